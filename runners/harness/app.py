@@ -1,0 +1,89 @@
+"""Runs an entry point under Hydra: checks first, one line for what is wrong, an exit status.
+
+0: every cell is ok or skipped. 1: one failed, ran out of memory or mismatched. 2: the command or
+config is wrong, and nothing was run. 130: Ctrl-C.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from runners.harness import config as configs
+from runners.harness.config import UsageError
+from runners.harness.paths import conf_dir
+
+
+@dataclass
+class App:
+    """An entry point."""
+
+    name: str
+    """Its primary config, conf/NAME.yaml, and the kind of its runs."""
+    job: Callable[[DictConfig], Any]
+    """Runs one job; importable by name, so that a launcher's workers find it."""
+    schema: type
+    """What the composed config is checked against."""
+    check: Callable[[Any], None] = lambda config: None
+    """Further checks of one job's config; raises UsageError."""
+    around_sweep: Callable[[Path, list[str], list[Any]], AbstractContextManager[None]] = (
+        lambda folder, overrides, configs: nullcontext()
+    )
+    """Entered with the sweep's folder, overrides and checked configs before its first job."""
+    usage: str = ""
+    """What --help prints."""
+    returned: list[Any] = field(default_factory=list)
+    """What the jobs returned, in order."""
+
+    def checked(self, cfg: DictConfig) -> Any:
+        """The typed config of one job, or UsageError."""
+        config = configs.to_config(cfg, self.schema)
+        self.check(config)
+        return config
+
+
+_current: App | None = None
+
+
+def current() -> App:
+    """The entry point that runs in this process."""
+    assert _current is not None, "run() sets it"
+    return _current
+
+
+def run(app: App) -> int:
+    """Run ``app`` on sys.argv; returns the exit status of what is not about its results."""
+    global _current
+    _current = app
+    if "--version" in sys.argv[1:]:
+        from tinygpt import __version__
+
+        print(f"tinygpt {__version__}")
+        return 0
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(app.usage)
+        return 0
+
+    import hydra
+
+    from runners.harness import sweeper
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # hands us the exception in place of a printed one
+    configs.register()
+    sweeper.register()
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=app.name)(app.job)()
+    except UsageError as error:
+        print(f"{app.name}: {error}", file=sys.stderr)
+        return 2
+    except configs.CONFIG_ERRORS as error:
+        print(f"{app.name}: {configs.one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0

@@ -1,0 +1,161 @@
+"""One benchmark cell, from its config to its result. Nothing of MLflow's or Hydra's in here.
+
+Load, gate, warm-up, timed repeats, traced pass: the same code for every device, batch, cache and
+engine. What goes wrong becomes the cell's outcome; the other cells run.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from runners.harness import environment, gate, identity, inputs, timing
+from runners.harness.metrics import summarise
+from runners.harness.result import CellResult
+from runners.harness.schema import BenchConfig
+from tinygpt import cost
+from tinygpt.engines import Engine, make_engine
+from tinygpt.generation import Pick
+from tinygpt.sampling import make_sampler
+
+Report = Callable[[str], None]
+"""Told the phase a cell is in, never inside timed code."""
+
+
+def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellResult:
+    """Measure one cell. Never raises for what the cell itself runs into; Ctrl-C passes."""
+    missing = inputs.missing_device(config.device.kind)
+    if missing:
+        return CellResult("skipped" if config.device.on_missing == "skip" else "failed", missing)
+    result = CellResult("ok")
+    try:
+        with _threads(config, result):
+            _run(config, result, report)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        result.outcome, result.reason = "oom", _first_line(error)
+    except Exception as error:
+        out_of_memory = "can't allocate memory" in str(error)  # how torch says it on a CPU
+        result.outcome = "oom" if out_of_memory else "failed"
+        result.reason, result.error = _first_line(error), traceback.format_exc()
+    return result
+
+
+def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
+    device = torch.device(config.device.kind)
+    synchronize = timing.synchronizer(device)
+    shortage = inputs.memory_shortage(config, device)
+    if shortage:
+        result.outcome, result.reason = "oom", shortage
+        return
+
+    report("load")
+    start = perf_counter()
+    model = inputs.make_model(config, device)
+    prompt = inputs.make_prompt(config, result.notes).to(device)
+    engine = make_engine(
+        config.engine,
+        model,
+        config.cache,
+        batch=config.batch.size,
+        max_positions=prompt.shape[1] + config.length.new_tokens,
+    )
+    result.metrics["load_s"] = perf_counter() - start
+    result.tags |= identity.tags(config, model, prompt)
+    result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
+
+    ids = prompt
+    if config.length.new_tokens > 0:
+        report("gate")
+        gated = gate.check(engine, model, prompt, config.length.new_tokens, config.precision)
+        result.metrics |= {"gate_max_difference": gated.max_difference, "gate_ties": gated.ties}
+        if gated.reason:
+            result.outcome, result.reason = "mismatch", gated.reason
+            return
+        ids = _measure(config, engine, prompt, result, report)
+
+    prompt_tokens = prompt.shape[1]
+    values = config.precision.bytes_per_value
+    held = 0 if config.cache.kind == "none" else prompt_tokens + config.length.new_tokens
+    result.metrics |= {
+        "weights_bytes": cost.weights_bytes(config.model, values),
+        "kv_cache_bytes": engine.kv_cache_bytes,
+        "kv_cache_bytes_formula": cost.kv_cache_bytes(
+            config.model, config.batch.size, held, values
+        ),
+    }
+    summarise(config, result, prompt_tokens=prompt_tokens)
+    rows = ids.tolist()
+    result.tags["tinygpt.tokens_sha256"] = identity.sha256([row[prompt_tokens:] for row in rows])
+    result.generations = [
+        {"row": n, "prompt_ids": row[:prompt_tokens], "new_ids": row[prompt_tokens:], "text": None}
+        for n, row in enumerate(rows)
+    ]
+
+
+def _measure(
+    config: BenchConfig, engine: Engine, prompt: Tensor, result: CellResult, report: Report
+) -> Tensor:
+    """Warm up, repeat against the clock, trace; returns the ids (B, P + N) of the last pass."""
+    device, new_tokens = prompt.device, config.length.new_tokens
+    synchronize = timing.synchronizer(device)
+    sampler = make_sampler(config.sampler, batch=config.batch.size, seed=config.seed, device=device)
+    ids = prompt
+
+    def generate(on_token: Callable[[], None]) -> None:
+        nonlocal ids
+        sampler.reset(prompt, config.model.vocab_size)
+        ids = engine.generate(prompt, new_tokens, sampler, on_token)
+
+    report("warm-up")
+    environment.reset_peak_memory(device.type)
+    start = perf_counter()
+    if config.cache.kind == "none":
+        _warm_up_window(config, engine, prompt, lambda logits: logits.argmax(dim=-1))
+    else:
+        generate(lambda: None)
+    synchronize()
+    result.metrics["warmup_s"] = perf_counter() - start
+
+    repeats = timing.measure(generate, synchronize, config.timing, lambda n: report(f"repeat {n}"))
+    result.timings |= {"ttft_s": repeats.ttft_s, "e2e_s": repeats.e2e_s}
+    sampler.check()
+    peak = environment.peak_memory_bytes(device.type)
+    if peak is not None:
+        result.metrics["peak_memory_bytes"] = peak
+    if max(repeats.e2e_s) <= config.timing.budget_s / 2:  # else another whole pass costs too much
+        report("traced pass")
+        result.timings["itl_s"] = timing.traced_gaps(generate, synchronize)
+    return ids
+
+
+def _warm_up_window(config: BenchConfig, engine: Engine, prompt: Tensor, pick: Pick) -> None:
+    """Without a cache a full pass costs as much as a repeat; what differs is the first step, the
+    window-long one, and first use."""
+    window = config.model.context_length
+    full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
+    for ids in (prompt, full):
+        engine.generate(ids, min(3, config.length.new_tokens), pick, lambda: None)
+
+
+@contextmanager
+def _threads(config: BenchConfig, result: CellResult) -> Iterator[None]:
+    """Set torch's threads for this cell, and put back what the cell changed."""
+    before, usable = torch.get_num_threads(), environment.usable_cores()
+    wanted = config.device.threads or usable
+    if wanted > usable:
+        result.notes.append(f"device.threads={wanted}: only {usable} cores are usable here")
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if config.device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

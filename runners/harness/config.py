@@ -1,0 +1,200 @@
+"""From what Hydra composed to typed, checked config; and from its errors to one line each."""
+
+import difflib
+import json
+import re
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+
+from runners.harness import overrides
+from runners.harness.paths import find_checkpoint, results_dir
+from runners.harness.schema import BenchConfig, TablesConfig
+from tinygpt.config import ModelConfig
+
+C = TypeVar("C")
+
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+PROMPT_HINT = "a text that Hydra's grammar cannot carry goes into a file: prompt.file=PATH"
+_TYPES = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
+
+
+class UsageError(SystemExit):
+    """A command or config that is wrong: one line for the user, exit status 2.
+
+    A SystemExit, so that it ends a sweep, and passes Hydra's own handlers.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = " ".join(message.split())
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def register() -> None:
+    """Tell Hydra our schemas, resolvers and parser; safe to repeat."""
+    import secrets
+
+    overrides.install()
+    store = ConfigStore.instance()
+    store.store(name="bench_schema", node=BenchConfig)
+    store.store(name="tables_schema", node=TablesConfig)
+    OmegaConf.register_new_resolver("results_dir", lambda: str(results_dir()), replace=True)
+    OmegaConf.register_new_resolver(
+        "new_id", lambda: secrets.token_hex(4), use_cache=True, replace=True
+    )
+
+
+def to_config(cfg: DictConfig, schema: type[C]) -> C:
+    """The typed config of ``cfg``, every range checked; UsageError for the first that is off."""
+    try:
+        own = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+        values = OmegaConf.to_container(own, resolve=True)
+        assert isinstance(values, dict)
+        return from_dict(values, schema)
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from None
+
+
+def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
+    """Build ``schema`` from plain values, part by part, so that an error names the whole key."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), values)
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from None
+    parts = {}
+    for field in fields(schema):  # type: ignore[arg-type]
+        try:
+            part = merged[field.name]
+            parts[field.name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
+        except ValueError as error:
+            raise UsageError(f"{field.name}.{error}") from None
+    try:
+        return schema(**parts)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def check_bench(config: BenchConfig) -> None:
+    """What a cell needs from the file system is there; UsageError otherwise."""
+    try:
+        read_prompt(config)
+        if config.checkpoint != "none":
+            folder = find_checkpoint(config.checkpoint)
+            _check_model(folder, config)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def read_prompt(config: BenchConfig) -> str | None:
+    """The prompt's text, exact to the byte of its file; None where random ids are wanted."""
+    path = config.prompt.file
+    if path is None:
+        return config.prompt.text
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"prompt.file={path}: cannot be read ({error.strerror}); give the path of a UTF-8 file"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"prompt.file={path}: byte {error.start} is not UTF-8; save the file as UTF-8"
+        ) from None
+    if not text:
+        raise ValueError(
+            f"prompt.file={path}: is empty; the model needs at least 1 token to start from"
+        )
+    return text
+
+
+def _check_model(folder: Path, config: BenchConfig) -> None:
+    path = folder / "config.json"
+    try:
+        found = ModelConfig.from_llama(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(f"{path}: not the config of a Llama-shaped model ({error})") from None
+    ours, theirs = asdict(config.model), asdict(found)
+    differences = [
+        f"model.{key} is {theirs[key]} in it and {ours[key]} here"
+        for key in ours
+        if ours[key] != theirs[key]
+    ]
+    if differences:
+        raise ValueError(
+            f"checkpoint={config.checkpoint}: {'; '.join(differences)}; choose the model it was "
+            "made with (model=NAME or model.KEY=VALUE)"
+        )
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong in one line: the value, what is allowed, what to do."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, option = (error.missing_cfg_file or "").rpartition("/")
+        return f"{group}={option}: no such option; choose one of {', '.join(error.options)}"
+    if "Ambiguous value" in text or "requires --multirun" in text:
+        override = text.partition("'")[2].partition("'")[0]
+        if override.startswith("prompt."):
+            return f"{override}: commas make it a list of values; {PROMPT_HINT}"
+        return f"{override}: a list of values is a sweep; add -m"
+    if isinstance(error, OverrideParseException):
+        hint = f"; {PROMPT_HINT}" if error.override.startswith("prompt.") else ""
+        return f"{error.override}: cannot be read as key=value ({text.splitlines()[0]}){hint}"
+    if isinstance(cause, InterpolationResolutionError):
+        key = cause.full_key or ""
+        hint = PROMPT_HINT if key.startswith("prompt.") else "quote it or take it out"
+        return f"{key}: ${{...}} refers to another key, and {cause.msg or text}; {hint}"
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return _unknown_key(cause)
+    if isinstance(cause, OmegaConfBaseException):
+        message = (cause.msg or str(cause)).splitlines()[0]
+        for name, meaning in _TYPES.items():
+            message = re.sub(
+                rf"Value '(.*)' of type '\w+' could not be converted to {name}",
+                rf"'\1' is not {meaning}",
+                message,
+            )
+        return f"{cause.full_key}: {message}"
+    return " ".join(text.split())
+
+
+def _unknown_key(error: OmegaConfBaseException) -> str:
+    full_key = str(error.full_key or error.key)
+    parent = error.parent_node
+    keys = sorted(str(key) for key in parent) if isinstance(parent, DictConfig) else []
+    keys = [key for key in keys if key != "hydra" and key != error.key]
+    group = full_key.rpartition(".")[0]
+    close = difflib.get_close_matches(str(error.key), keys, n=1)
+    hint = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
+    return f"{full_key}: no such key; {hint}{group or 'there'} has {', '.join(keys)}"
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A dataclass config as plain nested values, for yaml and json."""
+    assert is_dataclass(config) and not isinstance(config, type)
+    return asdict(config)
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

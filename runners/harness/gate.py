@@ -1,0 +1,76 @@
+"""The gate: a fast path computes what the slow one does, shown for every cell before its clock.
+
+Teacher-forced: a few dozen ids are generated with the cell's own engine, cache and batch, and one
+causal forward pass without a cache over prompt and ids gives the reference logits at each of
+their positions. Logits decide; ids are judged by the reference's own margin.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinygpt.config import PrecisionConfig
+from tinygpt.engines import Engine
+from tinygpt.model import GPT
+
+NEW_TOKENS = 32
+"""Ids generated for the gate at most; fewer where the window or the cell ends before."""
+TOLERANCE = {"fp32": 1e-4, "bf16": 0.1}
+"""Largest allowed difference of a logit, by precision: the reference is the eager model without
+a cache on the same rounded weights, so what differs is the order of additions."""
+_ROWS_AT_ONCE = 8  # the reference holds logits for every position: keep that small
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """How far the path is from the reference."""
+
+    max_difference: float
+    """Largest absolute difference of a logit."""
+    ties: int
+    """Ids that differ from the reference's first choice within the rounding margin."""
+    reason: str
+    """Empty when the path is right."""
+
+
+@torch.inference_mode()
+def check(
+    engine: Engine, model: GPT, prompt: Tensor, new_tokens: int, precision: PrecisionConfig
+) -> GateResult:
+    """Compare ``engine`` on ``prompt`` (B, P) with ``model``'s full forward pass."""
+    prompt_tokens = prompt.shape[1]
+    new_tokens = min(new_tokens, NEW_TOKENS, model.config.context_length + 1 - prompt_tokens)
+    steps: list[Tensor] = []
+
+    def pick(logits: Tensor) -> Tensor:
+        steps.append(logits.float().clone())
+        return logits.argmax(dim=-1)
+
+    ids = engine.generate(prompt, new_tokens, pick, lambda: None)
+    fast = torch.stack(steps, dim=1)  # (B, N, V)
+    new = ids[:, prompt_tokens:]
+    worst, ties, strays = 0.0, 0, 0
+    for rows in range(0, len(ids), _ROWS_AT_ONCE):
+        part = slice(rows, rows + _ROWS_AT_ONCE)
+        slow = model(ids[part, :-1]).float()[:, prompt_tokens - 1 :]
+        difference = float((fast[part] - slow).abs().max())
+        if not difference <= worst:  # a NaN counts as worst
+            worst = difference
+        chosen = slow.gather(-1, new[part, :, None])[..., 0]
+        below = slow.amax(dim=-1) - chosen
+        strays += int((below > 2 * difference).sum())
+        ties += int(((below > 0) & (below <= 2 * difference)).sum())
+    limit = TOLERANCE[precision.kind]
+    reason = ""
+    if not worst <= limit:
+        reason = (
+            f"logits differ by {worst:.2g} from a forward pass without cache "
+            f"({precision.kind} allows {limit:g}): the cache, mask or positions are wrong"
+        )
+    elif strays:
+        reason = (
+            f"{strays} greedy ids are not the reference's choice by more than rounding: the "
+            "ids are picked from other logits than those shown"
+        )
+    return GateResult(worst, ties, reason)

@@ -1,0 +1,44 @@
+"""What makes two cells the same: a hash over what changes tokens or time, and what tables pair by."""
+
+import hashlib
+import json
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from runners.harness import environment
+from runners.harness.schema import BenchConfig
+from tinygpt.checkpoint import weights_sha256
+from tinygpt.model import GPT
+
+
+def tags(config: BenchConfig, model: GPT, prompt: Tensor) -> dict[str, str]:
+    """The tags of a cell that runs ``model`` on ``prompt`` (B, P) under the threads set now."""
+    facts = environment.collect()
+    machine = f"{facts['cpu']['model']} x{facts['cpu']['usable']}"
+    if config.device.kind == "cuda":
+        machine += f" + {torch.cuda.get_device_name()}"
+    weights, prompt_ids = weights_sha256(model), sha256(prompt.tolist())
+    cell = asdict(config) | {
+        "device": {"kind": config.device.kind, "threads": torch.get_num_threads()},
+        "weights": weights,
+        "prompt": prompt_ids,
+        "code": environment.code()["sha256"],
+    }
+    for changes_nothing in ("timing", "tracking", "checkpoint"):
+        del cell[changes_nothing]
+    return {
+        "tinygpt.cell_hash": sha256(cell),
+        "tinygpt.weights_sha256": weights,
+        "tinygpt.prompt_sha256": prompt_ids,
+        "tinygpt.prompt_tokens": str(prompt.shape[1]),
+        "tinygpt.threads": str(torch.get_num_threads()),
+        "tinygpt.machine": machine,
+        "tinygpt.torch": torch.__version__,
+    }
+
+
+def sha256(content: object) -> str:
+    """A digest of anything JSON can hold, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

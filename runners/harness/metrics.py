@@ -1,0 +1,45 @@
+"""From raw seconds to named figures. B rows, P prompt tokens, N new tokens.
+
+The prompt's tokens never count in a rate. Each repeat's rate is kept and the median reported:
+never the mean of rates. A figure that N does not allow is left out, not zero and not infinite.
+"""
+
+from collections.abc import Sequence
+
+from runners.harness import stats
+from runners.harness.result import CellResult
+from runners.harness.schema import BenchConfig
+
+
+def rates(tokens: int, seconds: Sequence[float]) -> list[float]:
+    """Tokens per second of each repeat."""
+    return [tokens / s for s in seconds]
+
+
+def summarise(config: BenchConfig, result: CellResult, *, prompt_tokens: int) -> None:
+    """Add the figures of ``result.timings`` to its metrics, and whether they are stable."""
+    e2e, ttft = result.timings.get("e2e_s", []), result.timings.get("ttft_s", [])
+    if not e2e:
+        return
+    batch, new = config.batch.size, config.length.new_tokens
+    output = stats.spread(rates(batch * new, e2e))
+    figures: dict[str, float | None] = {
+        "output_tok_per_s": output.median,
+        "output_tok_per_s_low": output.low,
+        "output_tok_per_s_high": output.high,
+        "output_tok_per_s_cv": output.variation,
+        "repeats": output.n,
+        "ttft_ms": stats.spread(ttft).median * 1e3,
+        "e2e_ms": stats.spread(e2e).median * 1e3,
+        "prefill_tok_per_s": stats.spread(rates(batch * prompt_tokens, ttft)).median,
+    }
+    if new > 1:
+        decode = [end - first for first, end in zip(ttft, e2e, strict=True)]
+        figures["tpot_ms"] = stats.spread(decode).median / (new - 1) * 1e3
+        figures["decode_tok_per_s"] = stats.spread(rates(batch * (new - 1), decode)).median
+    gaps = result.timings.get("itl_s")
+    if gaps:
+        for percent, value in stats.percentiles(gaps).items():
+            figures[f"itl_ms_p{percent}"] = value * 1e3
+    result.metrics |= {name: value for name, value in figures.items() if value is not None}
+    result.tags["tinygpt.stable"] = str(output.stable).lower()

@@ -1,0 +1,70 @@
+"""Two things that Hydra's override parser lacks: options named by digits, and text kept as typed.
+
+``batch=1,16`` selects files of conf/batch, yet Hydra parses 1 as an integer and refuses it as a
+group's option. And a key typed ``str`` would turn ``run=83e5`` into "8300000.0" and ``true`` into
+"True". Both are mended where every override passes: command line, preset, compose() and workers.
+Hydra is pinned for it and a test guards it.
+"""
+
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from typing import Any, get_args, get_type_hints
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, ValueType
+
+from runners.harness import schema
+from runners.harness.paths import config_groups
+
+LIST_KEYS = frozenset({"sweep"})
+"""Keys of which a comma is part: they are never swept over."""
+
+
+def text_keys(config: type, prefix: str = "") -> set[str]:
+    """The dotted keys of a schema that are typed ``str``."""
+    keys: set[str] = set()
+    hints = get_type_hints(config)
+    for field in fields(config):
+        hint, key = hints[field.name], f"{prefix}{field.name}"
+        if is_dataclass(hint):
+            keys |= text_keys(hint, f"{key}.")  # type: ignore[arg-type]
+        elif hint is str or str in get_args(hint):
+            keys.add(key)
+    return keys
+
+
+@lru_cache(maxsize=1)
+def _kept_as_typed() -> frozenset[str]:
+    schemas = (schema.BenchConfig, schema.TablesConfig)
+    return frozenset(config_groups().union(*(text_keys(config) for config in schemas)))
+
+
+def keep_text(override: Override) -> Override:
+    """Give the value of a text key or group back its text; others pass unchanged."""
+    key = override.key_or_group
+    if key not in _kept_as_typed() or override.input_line is None:
+        return override
+    typed = override.input_line.partition("=")[2]
+    value: Any = override._value
+    if override.value_type is ValueType.ELEMENT and isinstance(value, bool | int | float):
+        override._value = typed.strip()
+    elif override.value_type is ValueType.SIMPLE_CHOICE_SWEEP and isinstance(value, ChoiceSweep):
+        if key in LIST_KEYS:
+            override.value_type, override._value = ValueType.ELEMENT, typed.strip()
+        elif not any(isinstance(item, QuotedString | list | dict) for item in value.list):
+            value.list = [item.strip() for item in typed.split(",")]
+    return override
+
+
+def install() -> None:
+    """Make Hydra's parser keep text. Doing it twice is doing it once."""
+    original = OverridesParser.parse_rule
+    if getattr(original, "keeps_text", False):
+        return
+
+    def parse_rule(self: OverridesParser, s: str, rule_name: str) -> Any:
+        parsed = original(self, s, rule_name)
+        return keep_text(parsed) if isinstance(parsed, Override) else parsed
+
+    parse_rule.keeps_text = True  # type: ignore[attr-defined]
+    OverridesParser.parse_rule = parse_rule  # type: ignore[method-assign]

@@ -1,0 +1,52 @@
+"""Where things are: conf/ and results/ in a checkout, or what an installed wheel has instead."""
+
+import re
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CHECKOUT = _PACKAGE.parent
+
+
+def in_checkout() -> bool:
+    """Whether the code runs from a checkout of the project."""
+    return (_CHECKOUT / "conf" / "bench.yaml").is_file() and (_CHECKOUT / "pyproject.toml").is_file()
+
+
+def conf_dir() -> Path:
+    """The folder of the YAML groups; it lies inside the package in a wheel."""
+    return _CHECKOUT / "conf" if in_checkout() else _PACKAGE / "conf"
+
+
+def results_dir() -> Path:
+    """The default ``tracking.dir``: results/ of the checkout, else ./results. Absolute."""
+    return _CHECKOUT / "results" if in_checkout() else Path.cwd() / "results"
+
+
+def config_groups() -> set[str]:
+    """The names of the config groups, which are the folders of conf/."""
+    return {path.name for path in conf_dir().iterdir() if path.is_dir()}
+
+
+def checkpoint_dirs() -> list[Path]:
+    """Folders in which a checkpoint is looked up by its name."""
+    return [results_dir() / "checkpoints", _PACKAGE / "checkpoints"]
+
+
+def find_checkpoint(name: str) -> Path:
+    """The folder of checkpoint ``name``: a path, or one of those that are there by name.
+
+    Raises ValueError naming what is there.
+    """
+    if (Path(name) / "config.json").is_file():
+        return Path(name).absolute()
+    if re.fullmatch(r"[\w.-]+", name):
+        for folder in checkpoint_dirs():
+            if (folder / name / "config.json").is_file():
+                return folder / name
+    known = sorted(
+        path.parent.name for folder in checkpoint_dirs() for path in folder.glob("*/config.json")
+    )
+    raise ValueError(
+        f"checkpoint={name}: no such checkpoint; give none, a folder with config.json and "
+        f"model.safetensors, or one of: {', '.join(known) or '(none are here by name)'}"
+    )

@@ -1,0 +1,136 @@
+"""A cell's result on disk: complete there before MLflow hears of it, so that nothing is lost.
+
+A cell's folder holds cell.json (``running`` with host, pid and start time, then the outcome,
+replaced atomically and last), config.yaml, overrides.yaml, environment.json, code.diff,
+timings.json with every raw second, and generations.jsonl.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from runners.harness import environment
+
+
+@dataclass
+class CellResult:
+    """What one cell came to."""
+
+    outcome: str
+    """``ok``, ``skipped``, ``oom``, ``failed``, ``mismatch`` or ``interrupted``."""
+    reason: str = ""
+    """Why it is not ok; one line."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Figures by the names of measurement.md's contract: rates, times in ms, sizes in bytes."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Facts about the cell that are no figures: hashes, stability, machine."""
+    timings: dict[str, list[float]] = field(default_factory=dict)
+    """Every raw second."""
+    generations: list[dict[str, Any]] = field(default_factory=list)
+    """One row each: prompt ids, new ids, text."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader should know: a prompt that was cut, too many threads."""
+    error: str = ""
+    """The traceback of an exception."""
+
+
+@dataclass
+class Place:
+    """Where a job stands: its ids, its folder, its sweep, and how it was asked for."""
+
+    folder: Path
+    cell: str
+    """The cell's id."""
+    sweep: str | None
+    """The id of the sweep that it is part of."""
+    number: int
+    """Its number in the sweep."""
+    choices: dict[str, str]
+    """Option by group, followed by what was overridden in it by value."""
+    overrides: list[str]
+
+    @classmethod
+    def of_job(cls) -> "Place":
+        """The place of the job that Hydra runs now."""
+        hydra = HydraConfig.get()
+        folder = Path(hydra.runtime.output_dir)
+        overrides = list(hydra.overrides.task)
+        swept = hydra.mode == RunMode.MULTIRUN
+        return cls(
+            folder=folder,
+            cell=f"{folder.parent.name}-{folder.name}" if swept else folder.name,
+            sweep=folder.parent.name if swept else None,
+            number=int(hydra.job.num) if swept else 0,
+            choices=_choices(hydra.runtime.choices, overrides),
+            overrides=overrides,
+        )
+
+
+def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
+    """Put down what is about to run, and by whom."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    for name, content in (("config", config), ("overrides", place.overrides)):
+        OmegaConf.save(OmegaConf.create(content), place.folder / f"{name}.yaml")
+    cell = {
+        "kind": kind,
+        "cell": place.cell,
+        "sweep": place.sweep,
+        "choices": place.choices,
+        "outcome": "running",
+        "host": environment.collect()["host"],
+        "pid": os.getpid(),
+        "process_started": psutil.Process().create_time(),
+        "started": time.time(),
+    }
+    write_json(place.folder / "cell.json", cell)
+
+
+def finish(place: Place, result: CellResult) -> None:
+    """Put down the result; cell.json, which makes it count, comes last."""
+    code = environment.code()
+    folder = place.folder
+    write_json(
+        folder / "environment.json",
+        {**environment.collect(), "load_average": environment.load_average()},
+    )
+    write_json(folder / "timings.json", result.timings)
+    if code.get("diff"):
+        (folder / "code.diff").write_text(code["diff"] + "\n", encoding="utf-8")
+    if result.error:
+        (folder / "error.txt").write_text(result.error, encoding="utf-8")
+    with (folder / "generations.jsonl").open("w", encoding="utf-8") as lines:
+        for row in result.generations:
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+    written = asdict(result)
+    for name in ("timings", "generations", "error"):
+        del written[name]
+    cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    write_json(folder / "cell.json", {**cell, **written, "ended": time.time()})
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file that is either the old one or the new one, never half of either."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
+    """``{"batch": "1 size=12"}`` for batch=1 batch.size=12: an option's name, if it still fits."""
+    choices = {}
+    for group, option in options.items():
+        if group.startswith("hydra/") or option is None:
+            continue
+        by_value = [
+            override.partition(".")[2] for override in overrides if override.startswith(f"{group}.")
+        ]
+        choices[group] = " ".join([str(option), *by_value])
+    return choices

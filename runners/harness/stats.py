@@ -1,0 +1,138 @@
+"""Statistics of repeats: medians with intervals, ratios with verdicts. Rates are never averaged.
+
+Comparing follows pyperf and Kalibera & Jones (2013): resample at every level that varies, rounds
+first and repeats within them, and call a difference only what lies wholly outside a margin.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats as scipy_stats
+
+MIN_VALUES = 5
+"""Values a side below which no interval is given and no verdict reached."""
+MARGIN = 1.05
+"""Ratios within [1 / MARGIN, MARGIN] are of no consequence."""
+MAX_VARIATION = 0.10
+"""Coefficient of variation, and width of the interval over the median, of a stable cell."""
+_RESAMPLES = 4000
+_PERCENTILE_NEEDS = {50: 1, 90: 64, 99: 662}  # after MLPerf's early stopping
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A set of repeats, summed up. ``low`` and ``high`` bound the median at 95 %."""
+
+    median: float
+    low: float | None
+    high: float | None
+    variation: float | None
+    """Standard deviation over mean; None for a single value."""
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval as a share of the median."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2 / self.median
+
+    @property
+    def stable(self) -> bool:
+        """Whether the repeats agree; too few of them do not say so."""
+        if self.half_width is None or self.variation is None:
+            return False
+        return self.variation < MAX_VARIATION and 2 * self.half_width <= MAX_VARIATION
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Median of a over median of b, with its 99 % interval and what it allows to say."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str
+    """``faster``, ``slower`` (a against b, where values are rates), ``same`` or ``unclear``."""
+    n: tuple[int, int]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median, bootstrap 95 % interval and coefficient of variation of a non-empty sample."""
+    array = np.asarray(values, dtype=float)
+    median = float(np.median(array))
+    if len(array) < 2:
+        return Spread(median, None, None, None, len(array))
+    variation = float(array.std(ddof=1) / array.mean())
+    if len(array) < MIN_VALUES:
+        return Spread(median, None, None, variation, len(array))
+    if array.min() == array.max():
+        return Spread(median, median, median, variation, len(array))
+    interval = scipy_stats.bootstrap(
+        (array,),
+        np.median,
+        n_resamples=_RESAMPLES,
+        confidence_level=0.95,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Spread(median, float(interval.low), float(interval.high), variation, len(array))
+
+
+def percentiles(values: Sequence[float]) -> dict[int, float]:
+    """The 50th, 90th and 99th percentile, those that so many values support."""
+    return {
+        percent: float(np.percentile(values, percent))
+        for percent, needed in _PERCENTILE_NEEDS.items()
+        if len(values) >= needed
+    }
+
+
+def compare(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, drift: float = 1.0
+) -> Ratio:
+    """Ratio of the medians of two cells, each a list of rounds of repeats.
+
+    ``drift`` is the machine's own change between the two (a ratio of reference times); where a
+    side has a single round, it widens the interval, since nothing else would show it.
+    """
+    pooled = [np.concatenate([np.asarray(r, dtype=float) for r in side]) for side in (a, b)]
+    ratio = float(np.median(pooled[0]) / np.median(pooled[1]))
+    n = (len(pooled[0]), len(pooled[1]))
+    if min(n) < MIN_VALUES:
+        return Ratio(ratio, None, None, "unclear", n)
+    rng = np.random.default_rng(0)
+    logs = np.log(_resampled_medians(a, rng)) - np.log(_resampled_medians(b, rng))
+    low, high = (float(x) for x in np.percentile(logs, [0.5, 99.5]))
+    if min(len(a), len(b)) == 1:
+        low, high = low - abs(math.log(drift)), high + abs(math.log(drift))
+    margin = math.log(MARGIN)
+    if low > margin:
+        verdict = "faster"
+    elif high < -margin:
+        verdict = "slower"
+    elif -margin <= low and high <= margin:
+        verdict = "same"
+    else:
+        verdict = "unclear"
+    return Ratio(ratio, math.exp(low), math.exp(high), verdict, n)
+
+
+def _resampled_medians(
+    rounds: Sequence[Sequence[float]], rng: np.random.Generator
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Medians of ``_RESAMPLES`` draws of rounds with replacement, and of repeats within each."""
+    counts = np.array([len(r) for r in rounds])
+    padded = np.full((len(rounds), counts.max()), np.nan)
+    for row, values in zip(padded, rounds, strict=True):
+        row[: len(values)] = values
+    drawn = rng.integers(len(rounds), size=(_RESAMPLES, len(rounds)))
+    within = rng.random((_RESAMPLES, len(rounds), counts.max())) * counts[drawn][:, :, None]
+    sample = padded[drawn[:, :, None], within.astype(int)]
+    sample[np.arange(counts.max())[None, None, :] >= counts[drawn][:, :, None]] = np.nan
+    medians: np.ndarray[tuple[int], np.dtype[np.float64]] = np.nanmedian(
+        sample.reshape(_RESAMPLES, -1), axis=1
+    )
+    return medians

@@ -1,0 +1,212 @@
+"""The only writer to MLflow, and where its store is. Reads cells from disk, so that a result can
+be delivered at any time after it was made.
+
+The store is absolute wherever a command was typed: an sqlite file in ``tracking.dir``, or a
+server. One run costs one create, one batch and one call for its artefacts.
+"""
+
+import json
+import logging
+import math
+import os
+import sqlite3
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+from omegaconf import OmegaConf
+
+from runners.harness import environment
+from runners.harness.config import flatten
+from runners.harness.schema import TrackingConfig
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric, Param, Run, RunTag
+    from mlflow.tracking import MlflowClient
+
+_RUN_STATUS = {"ok": "FINISHED", "skipped": "FINISHED", "interrupted": "KILLED"}
+_MAX_TAG = 5000  # MLflow's own limits are 8,000 for a tag and 6,000 for a param
+
+
+class TrackingError(Exception):
+    """The store could not be reached or written; the result is complete on disk."""
+
+
+class Store:
+    """One MLflow store, opened when first used."""
+
+    def __init__(self, config: TrackingConfig) -> None:
+        self.dir = Path(config.dir).absolute()
+        self._given_uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+
+    @property
+    def uri(self) -> str:
+        """MLflow's tracking URI."""
+        return self._given_uri or f"sqlite:///{self._database}"
+
+    @property
+    def _database(self) -> Path:
+        return self.dir / "mlflow.db"
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything can have been tracked yet."""
+        return bool(self._given_uri) or self._database.is_file()
+
+    @cached_property
+    def client(self) -> "MlflowClient":
+        """MLflow, imported and its store made where there is none yet."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        for name in ("alembic", "mlflow.store.db.utils"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+
+        try:
+            if self._given_uri:
+                return MlflowClient(self.uri)
+            self.dir.mkdir(parents=True, exist_ok=True)
+            # Processes that open a fresh sqlite store at once break each other's migrations.
+            with FileLock(self.dir / "mlflow.lock"):
+                if not self._database.exists():
+                    with sqlite3.connect(self._database) as connection:
+                        connection.execute("PRAGMA journal_mode=WAL")  # stays set in the file
+                    connection.close()
+                client = MlflowClient(self.uri)
+                client.search_experiments(max_results=1)
+                return client
+        except (MlflowException, OSError, sqlite3.Error) as error:
+            raise TrackingError(f"{self.uri}: {_first_line(error)}") from error
+
+    def experiment_id(self, kind: str) -> str:
+        """The id of experiment ``tinygpt/KIND``, made or restored where need be."""
+        from mlflow.exceptions import MlflowException
+
+        name = f"tinygpt/{kind}"
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            location = None if self._given_uri else (self.dir / "artifacts" / kind).as_uri()
+            # Without this tag the UI opens its view for traces of agents.
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            try:
+                return str(self.client.create_experiment(name, location, tags))
+            except MlflowException:  # another process was faster
+                found = self.client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage == "deleted":
+            self.client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def begin_sweep(self, sweep: str, kind: str, overrides: list[str], cells: int) -> str:
+        """Open a sweep's run; returns MLflow's id of it."""
+        tags = {
+            "tinygpt.kind": "sweep",
+            "tinygpt.sweep": sweep,
+            "mlflow.note.content": f"{cells} cells: {' '.join(overrides)}",
+            **_code_tags(),
+        }
+        run = self._create(kind, f"sweep {sweep}", tags)
+        self._log(run, params={"overrides": " ".join(overrides), "cells": cells})
+        return str(run.info.run_id)
+
+    def end_sweep(self, run_id: str, outcome: str, tables: Path | None) -> None:
+        """Attach a sweep's tables and end its run."""
+        if tables is not None:
+            self.client.log_artifacts(run_id, str(tables), "tables")
+        self.client.set_tag(run_id, "tinygpt.outcome", outcome)
+        self.client.set_terminated(run_id, _RUN_STATUS.get(outcome, "FAILED"))
+
+    def log_cell(self, folder: Path) -> str:
+        """Deliver the finished cell of ``folder`` as a whole, ended run; returns MLflow's id."""
+        cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+        config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+        assert isinstance(config, dict)
+        sweep = folder.parent / "sweep.json"
+        tags = {
+            "tinygpt.kind": cell["kind"],
+            "tinygpt.cell": cell["cell"],
+            "tinygpt.outcome": cell["outcome"],
+            **cell["tags"],
+            **_code_tags(),
+        }
+        if cell["sweep"]:
+            tags["tinygpt.sweep"] = cell["sweep"]
+            parent = json.loads(sweep.read_text(encoding="utf-8")).get("run_id")
+            if parent:
+                tags["mlflow.parentRunId"] = parent
+        if cell["reason"]:
+            tags["tinygpt.reason"] = cell["reason"]
+        if cell["notes"]:
+            tags["tinygpt.notes"] = "; ".join(cell["notes"])
+        odd = sorted(name for name, value in cell["metrics"].items() if not math.isfinite(value))
+        if odd:  # MLflow would store NaN as 0 and inf as 1.8e308
+            tags["tinygpt.nonfinite"] = ", ".join(odd)
+        params = flatten(config) | {f"choice.{k}": v for k, v in cell["choices"].items()}
+        metrics = {name: value for name, value in cell["metrics"].items() if name not in odd}
+        name = f"{cell['cell']} {_title(cell['choices'])}"
+        run = self._create(cell["kind"], name, tags, cell["started"])
+        self._log(run, params=params, metrics=metrics, at=cell["ended"])
+        run_id = str(run.info.run_id)
+        self.client.log_artifacts(run_id, str(folder))
+        status = _RUN_STATUS.get(cell["outcome"], "FAILED")
+        self.client.set_terminated(run_id, status, int(cell["ended"] * 1000))
+        return run_id
+
+    def search(self, kind: str, where: str) -> list["Run"]:
+        """All runs of ``tinygpt/KIND`` that MLflow's filter ``where`` fits, newest first."""
+        experiment = self.client.get_experiment_by_name(f"tinygpt/{kind}")
+        if experiment is None:
+            return []
+        runs: list[Run] = []
+        token: str | None = None
+        while True:
+            page = self.client.search_runs(
+                [experiment.experiment_id], where, max_results=1000, page_token=token
+            )
+            runs.extend(page)
+            token = page.token
+            if not token:
+                return runs
+
+    def _create(
+        self, kind: str, name: str, tags: dict[str, str], started: float | None = None
+    ) -> "Run":
+        tags = {key: value[:_MAX_TAG] for key, value in tags.items()}
+        at = None if started is None else int(started * 1000)
+        run: Run = self.client.create_run(self.experiment_id(kind), at, tags, name)
+        return run
+
+    def _log(
+        self,
+        run: "Run",
+        *,
+        params: dict[str, Any],
+        metrics: dict[str, float] | None = None,
+        at: float = 0.0,
+    ) -> None:
+        from mlflow.entities import Metric, Param
+
+        self.client.log_batch(
+            run.info.run_id,
+            metrics=[Metric(k, float(v), int(at * 1000), 0) for k, v in (metrics or {}).items()],
+            params=[Param(k, str(v)[:_MAX_TAG]) for k, v in params.items()],
+        )
+
+
+def _code_tags() -> dict[str, str]:
+    code = environment.code()
+    tags = {"tinygpt.version": str(code["version"]), "tinygpt.code_sha256": code["sha256"]}
+    if "commit" in code:
+        tags |= {"mlflow.source.git.commit": code["commit"], "tinygpt.git_sha": code["commit"]}
+        tags["tinygpt.git_dirty"] = str(code["dirty"]).lower()
+    return tags
+
+
+def _title(choices: dict[str, str]) -> str:
+    return " ".join(choices[g] for g in ("device", "batch", "length", "cache") if g in choices)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,231 @@
+"""Key/value caches. The cache owns the position and picks the mask.
+
+Two classic bugs make a cached model print fluent nonsense without an error: rotating a new token
+as if it stood at position 0, and a causal mask aligned to the top left, which shows a lone query
+only the first key. Nobody passes a start position or a mask here, so neither can be written.
+
+Shapes: B rows, H key/value heads, T new tokens, S entries held, D head_dim.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from tinygpt.config import CacheConfig, ModelConfig
+from tinygpt.rope import rope_table
+
+
+class Step(NamedTuple):
+    """What one forward pass over T new tokens has to know of their place."""
+
+    cos: Tensor
+    """(T, D) cosines at the tokens' absolute positions."""
+    sin: Tensor
+    """(T, D) signed sines at the tokens' absolute positions."""
+    mask: Tensor | None
+    """(T, S + T) booleans, true where a query may look; None where ``is_causal`` says it all."""
+    is_causal: bool
+    """Queries and keys are the same tokens, each seeing itself and those before it."""
+
+
+class KVCache(Protocol):
+    """Feed ``pending(ids)`` to the model; it calls ``step``, ``update`` per layer, ``advance``."""
+
+    position: int
+    """Absolute position of the next token."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def pending(self, ids: Tensor) -> Tensor: ...
+    def step(self, n_new: int) -> Step: ...
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...
+    def advance(self, n_new: int) -> None: ...
+    def reset(self) -> None: ...
+
+
+class _Positions:
+    """Position, rotation rows and mask: what all caches share."""
+
+    def __init__(self, model: ModelConfig, max_positions: int, device: torch.device) -> None:
+        self.position = 0
+        self.window = model.context_length
+        self.max_positions = max_positions
+        self._cos, self._sin = rope_table(
+            max_positions, model.head_dim, model.rope_base, str(device)
+        )
+
+    @property
+    def length(self) -> int:
+        """Entries held a row."""
+        return min(self.position, self.window)
+
+    def pending(self, ids: Tensor) -> Tensor:
+        """Those of all tokens so far, ``ids`` (B, n), that the model has yet to see."""
+        if self.position == 0:
+            return ids[:, -self.window :]
+        return ids[:, -1:]
+
+    def step(self, n_new: int) -> Step:
+        """Rows and mask of the next ``n_new`` tokens.
+
+        Raises ValueError past ``max_positions``, or where several tokens at once would push out
+        entries that the first of them may still see.
+        """
+        start, held = self.position, self.length
+        if start + n_new > self.max_positions:
+            raise ValueError(
+                f"position {start} + {n_new} tokens: this cache was made for "
+                f"{self.max_positions} positions; make it with a larger max_positions"
+            )
+        if n_new > 1 and held + n_new > self.window:
+            raise ValueError(
+                f"{n_new} tokens at once over {held} entries: the window holds {self.window}; "
+                "past it feed one token at a time"
+            )
+        mask = None
+        if n_new > 1 and held > 0:
+            full = torch.ones(n_new, held + n_new, dtype=torch.bool, device=self._cos.device)
+            mask = full.tril(diagonal=held)
+        rows = slice(start, start + n_new)
+        return Step(self._cos[rows], self._sin[rows], mask, n_new > 1 and held == 0)
+
+    def advance(self, n_new: int) -> None:
+        """Close a forward pass over ``n_new`` tokens."""
+        self.position += n_new
+
+
+class NoCache(_Positions):
+    """Holds nothing: every step runs the last ``context_length`` tokens again, from position 0."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        batch: int,
+        max_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(model, model.context_length, device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values held: none."""
+        return 0
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The new keys and values are all there are."""
+        return k, v
+
+    def advance(self, n_new: int) -> None:
+        """Nothing is remembered."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+
+class RollingCache(_Positions):
+    """The post's cache: concatenate, keep the last ``context_length`` entries.
+
+    Old entries go before attention, not after, so no query ever sees more than the window, and
+    concatenation copies, so no entry pins the storage it was cut from.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        batch: int,
+        max_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(model, max_positions, device)
+        self._empty = torch.empty(
+            batch, model.n_kv_heads, 0, model.head_dim, device=device, dtype=dtype
+        )
+        self._n_layers = model.n_layers
+        self.reset()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the distinct storages held."""
+        return _storage_bytes(self.k + self.v)
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append k and v (B, H, T, D); returns all entries, (B, H, S, D) each."""
+        kept = max(0, self.length + k.shape[2] - self.window)
+        self.k[layer] = torch.cat([self.k[layer][:, :, kept:], k], dim=2)
+        self.v[layer] = torch.cat([self.v[layer][:, :, kept:], v], dim=2)
+        return self.k[layer], self.v[layer]
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.position = 0
+        self.k = [self._empty] * self._n_layers
+        self.v = [self._empty] * self._n_layers
+
+
+class StaticCache(_Positions):
+    """A preallocated ring of min(context_length, max_positions) slots, one tensor a layer.
+
+    Keys are rotated by absolute position when written, so their order in the ring is of no
+    consequence to attention, and past the window the newest token takes the oldest one's slot.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        batch: int,
+        max_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(model, max_positions, device)
+        self.slots = min(model.context_length, max_positions)
+        shape = (batch, model.n_kv_heads, self.slots, model.head_dim)
+        self.k = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(model.n_layers)]
+        self.v = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(model.n_layers)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the distinct storages held."""
+        return _storage_bytes(self.k + self.v)
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write k and v (B, H, T, D) into their slots; returns the filled ones, (B, H, S, D)."""
+        n_new = k.shape[2]
+        slot, filled = self.position % self.slots, min(self.position + n_new, self.slots)
+        self.k[layer][:, :, slot : slot + n_new] = k
+        self.v[layer][:, :, slot : slot + n_new] = v
+        return self.k[layer][:, :, :filled], self.v[layer][:, :, :filled]
+
+    def reset(self) -> None:
+        """Start again at position 0; what the slots hold is never looked at before a write."""
+        self.position = 0
+
+
+CACHES: dict[str, type[NoCache] | type[RollingCache] | type[StaticCache]] = {
+    "none": NoCache,
+    "rolling": RollingCache,
+    "static": StaticCache,
+}
+
+
+def make_cache(
+    config: CacheConfig,
+    model: ModelConfig,
+    *,
+    batch: int,
+    max_positions: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> KVCache:
+    """The cache that ``config`` names, for ``batch`` rows of up to ``max_positions`` tokens."""
+    return CACHES[config.kind](model, batch, max_positions, device, dtype)
+
+
+def _storage_bytes(tensors: list[Tensor]) -> int:
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors if t.numel()}
+    return sum(storage.nbytes() for storage in storages.values())

@@ -1,0 +1,196 @@
+"""The dataclasses behind a model, its cache, engine, precision and sampler, with their checks.
+
+Imports no torch, so that a wrong value is answered before anything heavy is loaded. A message
+begins with the field's name; whoever composed the config puts the group's name in front.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+CACHE_KINDS = ("none", "rolling", "static")
+ENGINE_KINDS = ("eager",)
+PRECISION_KINDS = ("fp32", "bf16")
+
+
+def require(ok: bool, message: str) -> None:
+    """Raise ``ValueError(message)`` unless ``ok``: for what a user can cause."""
+    if not ok:
+        raise ValueError(message)
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """A Llama-shaped decoder. The defaults are the 5.8 M parameter model of the post."""
+
+    vocab_size: int = 4096
+    """Entries of the vocabulary."""
+    context_length: int = 256
+    """Trained window, in tokens."""
+    n_layers: int = 6
+    """Number of blocks."""
+    d_model: int = 256
+    """Width of the residual stream."""
+    n_heads: int = 8
+    """Query heads."""
+    n_kv_heads: int = 8
+    """Key/value heads; fewer than ``n_heads`` is grouped-query attention."""
+    head_dim: int = 32
+    """Width of one head; even, since RoPE rotates pairs."""
+    d_ff: int = 688
+    """Inner width of SwiGLU."""
+    rope_base: float = 10_000.0
+    """Base of RoPE's geometric series of frequencies."""
+    norm_eps: float = 1e-5
+    """RMSNorm's epsilon."""
+    tie_embeddings: bool = True
+    """Whether the output head is the embedding matrix."""
+
+    def __post_init__(self) -> None:
+        for name in ("context_length", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name}={value}: must be at least 1")
+        require(self.vocab_size >= 2, f"vocab_size={self.vocab_size}: must be at least 2")
+        require(
+            self.head_dim >= 2 and self.head_dim % 2 == 0,
+            f"head_dim={self.head_dim}: must be even and at least 2, since RoPE rotates pairs",
+        )
+        require(
+            self.n_heads % self.n_kv_heads == 0,
+            f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}",
+        )
+        require(self.rope_base > 1.0, f"rope_base={self.rope_base}: must be above 1")
+        require(self.norm_eps > 0.0, f"norm_eps={self.norm_eps}: must be above 0")
+
+    @property
+    def n_parameters(self) -> int:
+        """Distinct parameters; a tied head counts once."""
+        heads = self.n_heads + 2 * self.n_kv_heads
+        attention = self.d_model * self.head_dim * (heads + self.n_heads)
+        block = attention + 3 * self.d_model * self.d_ff + 2 * self.d_model
+        embeddings = self.vocab_size * self.d_model * (1 if self.tie_embeddings else 2)
+        return embeddings + self.n_layers * block + self.d_model
+
+    def to_llama(self) -> dict[str, Any]:
+        """The same model as the config.json of a Hugging Face ``LlamaForCausalLM``."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            **{theirs: getattr(self, ours) for ours, theirs in _LLAMA_NAMES.items()},
+            "rope_theta": self.rope_base,
+            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_base},
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+        }
+
+    @classmethod
+    def from_llama(cls, config: dict[str, Any]) -> "ModelConfig":
+        """Read such a config.json; ValueError for a model that is shaped otherwise."""
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        for key, value, wanted in (
+            ("model_type", config.get("model_type"), "llama"),
+            ("hidden_act", config.get("hidden_act", "silu"), "silu"),
+            ("attention_bias", config.get("attention_bias", False), False),
+            ("mlp_bias", config.get("mlp_bias", False), False),
+            ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
+        ):
+            require(value == wanted, f"{key}={value}: only {key}={wanted} is supported")
+        values = {ours: config[theirs] for ours, theirs in _LLAMA_NAMES.items() if theirs in config}
+        values.setdefault("n_kv_heads", config["num_attention_heads"])
+        values.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+        values["rope_base"] = float(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
+        return cls(**values)
+
+
+_LLAMA_NAMES = {
+    "vocab_size": "vocab_size",
+    "context_length": "max_position_embeddings",
+    "n_layers": "num_hidden_layers",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "d_ff": "intermediate_size",
+    "norm_eps": "rms_norm_eps",
+    "tie_embeddings": "tie_word_embeddings",
+}
+
+
+@dataclass(kw_only=True)
+class CacheConfig:
+    """Where keys and values of earlier tokens come from."""
+
+    kind: str = "rolling"
+    """``none`` recomputes the window, ``rolling`` concatenates and keeps the last
+    ``context_length`` entries, ``static`` writes into a preallocated ring."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.kind in CACHE_KINDS,
+            f"kind={self.kind}: must be one of {', '.join(CACHE_KINDS)}",
+        )
+
+
+@dataclass(kw_only=True)
+class EngineConfig:
+    """The way the weights are run."""
+
+    kind: str = "eager"
+    """``eager`` is the plain PyTorch loop."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.kind in ENGINE_KINDS,
+            f"kind={self.kind}: must be one of {', '.join(ENGINE_KINDS)}",
+        )
+
+
+@dataclass(kw_only=True)
+class PrecisionConfig:
+    """The numbers that weights, activations and cache are kept in."""
+
+    kind: str = "fp32"
+    """``fp32`` or ``bf16``; rotation angles and sampling are fp32 in both."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.kind in PRECISION_KINDS,
+            f"kind={self.kind}: must be one of {', '.join(PRECISION_KINDS)}",
+        )
+
+    @property
+    def bytes_per_value(self) -> int:
+        """Bytes of one weight, and of one cached key or value."""
+        return {"fp32": 4, "bf16": 2}[self.kind]
+
+
+@dataclass(kw_only=True)
+class SamplerConfig:
+    """The four knobs of sampling, applied in the order penalty, temperature, top-k, top-p."""
+
+    temperature: float = 0.0
+    """Divides the logits; 0 is greedy."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 is off, more than the vocabulary keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probabilities reach p; 1.0 is off."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of the tokens in prompt and output, once
+    per distinct token; 1.0 is off, values in (0, 1) encourage repetition."""
+
+    def __post_init__(self) -> None:
+        require(
+            0.0 <= self.temperature < float("inf"),
+            f"temperature={self.temperature}: must be finite and at least 0 (0 is greedy)",
+        )
+        require(self.top_k >= 0, f"top_k={self.top_k}: must be at least 0 (0 is off)")
+        require(
+            0.0 < self.top_p <= 1.0,
+            f"top_p={self.top_p}: must be in (0, 1] (1.0 is off; for the likeliest token alone "
+            "use temperature=0)",
+        )
+        require(
+            0.0 < self.repetition_penalty < float("inf"),
+            f"repetition_penalty={self.repetition_penalty}: must be finite and above 0 "
+            "(1.0 is off)",
+        )

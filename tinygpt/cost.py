@@ -1,0 +1,63 @@
+"""What a generation costs by arithmetic alone: bytes held and floating-point operations.
+
+Imports no torch, so that a plan can be priced before anything is loaded.
+B rows, P prompt tokens, N new tokens.
+"""
+
+from tinygpt.config import ModelConfig
+
+
+def weights_bytes(model: ModelConfig, bytes_per_value: int) -> int:
+    """Bytes of the weights; a tied head counts once."""
+    return model.n_parameters * bytes_per_value
+
+
+def kv_cache_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value: int) -> int:
+    """Bytes of a full cache: 2 * layers * tokens * n_kv_heads * head_dim * bytes * B.
+
+    ``tokens`` beyond the window are not held.
+    """
+    held = min(tokens, model.context_length)
+    per_token = 2 * model.n_layers * model.n_kv_heads * model.head_dim
+    return per_token * held * bytes_per_value * batch
+
+
+def activation_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value: int) -> int:
+    """Peak bytes of one forward pass over ``tokens`` a row, to within small factors.
+
+    The widest moment is the MLP (x, its norm, gate and up, their product) or the logits, which
+    are fp32 and live beside their softmax and the sampler's noise.
+    """
+    per_token = 3 * model.d_model + 3 * model.d_ff
+    mlp = per_token * min(tokens, model.context_length) * bytes_per_value
+    logits = 4 * model.vocab_size * 4
+    return batch * (mlp + logits)
+
+
+def forward_flops(model: ModelConfig, new: int, held: int) -> int:
+    """Operations of one row's forward pass over ``new`` tokens with ``held`` ones in the cache.
+
+    Two per weight and token, the head at the last position only, and two products with the keys
+    and values each new token sees.
+    """
+    matrices = model.n_parameters - model.vocab_size * model.d_model * (
+        1 if model.tie_embeddings else 2
+    )
+    head = model.vocab_size * model.d_model
+    seen = new * held + new * (new + 1) // 2
+    attention = 4 * model.n_layers * model.n_heads * model.head_dim * seen
+    return 2 * (matrices * new + head) + attention
+
+
+def generation_flops(
+    model: ModelConfig, batch: int, prompt_tokens: int, new_tokens: int, *, cached: bool
+) -> int:
+    """Operations of a whole generation, all rows, with or without a cache."""
+    window = model.context_length
+    total = 0
+    for n in range(prompt_tokens, prompt_tokens + new_tokens):
+        if not cached or n == prompt_tokens:
+            total += forward_flops(model, min(n, window), 0)
+        else:
+            total += forward_flops(model, 1, min(n - 1, window - 1))
+    return batch * total

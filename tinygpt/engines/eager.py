@@ -1,0 +1,38 @@
+"""The teaching loop: plain PyTorch, every operation dispatched from Python."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from tinygpt.cache import make_cache
+from tinygpt.config import CacheConfig
+from tinygpt.generation import Pick, generate
+from tinygpt.model import GPT
+
+
+class EagerEngine:
+    """Runs ``generate`` over the model with any cache."""
+
+    def __init__(
+        self, model: GPT, cache: CacheConfig, *, batch: int, max_positions: int
+    ) -> None:
+        self._model = model
+        self._cache = make_cache(
+            cache,
+            model.config,
+            batch=batch,
+            max_positions=max_positions,
+            device=model.device,
+            dtype=model.dtype,
+        )
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        return self._cache.nbytes
+
+    def generate(
+        self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: Callable[[], None]
+    ) -> Tensor:
+        return generate(
+            self._model, prompt, new_tokens, cache=self._cache, pick=pick, on_token=on_token
+        )

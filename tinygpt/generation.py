@@ -1,0 +1,55 @@
+"""Generation: prefill, then one decode step a token, the same code for every cache and batch.
+
+N new tokens take exactly N forward passes: the prefill gives the first, each of the N - 1 decode
+steps one more. (The post's loop runs the model once more than it has to.)
+
+Shapes: B rows, P prompt tokens, N new tokens, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tinygpt.cache import KVCache
+from tinygpt.model import GPT
+
+Pick = Callable[[Tensor], Tensor]
+"""Logits (B, V) to ids (B,); a Sampler, or anything that looks at the logits on their way."""
+
+
+def prefill(model: GPT, prompt: Tensor, cache: KVCache) -> Tensor:
+    """Start a text: logits (B, V) after the last ``context_length`` tokens of ``prompt`` (B, P)."""
+    cache.reset()
+    return model.step(cache.pending(prompt), cache)
+
+
+def decode_step(model: GPT, ids: Tensor, cache: KVCache) -> Tensor:
+    """Logits (B, V) after all tokens so far, ``ids`` (B, n), of which the last is new."""
+    return model.step(cache.pending(ids), cache)
+
+
+@torch.inference_mode()
+def generate(
+    model: GPT,
+    prompt: Tensor,
+    new_tokens: int,
+    *,
+    cache: KVCache,
+    pick: Pick,
+    on_token: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """Prompt (B, P) and ``new_tokens`` picked ones, (B, P + N); ``on_token`` is called after each.
+
+    Raises ValueError for an empty prompt: the model has no token to start from.
+    """
+    batch, prompt_tokens = prompt.shape
+    if prompt_tokens == 0:
+        raise ValueError("prompt of 0 tokens: the model needs at least 1 to start from")
+    ids = torch.empty(batch, prompt_tokens + new_tokens, dtype=prompt.dtype, device=prompt.device)
+    ids[:, :prompt_tokens] = prompt
+    for n in range(prompt_tokens, prompt_tokens + new_tokens):
+        step = prefill if n == prompt_tokens else decode_step
+        ids[:, n] = pick(step(model, ids[:, :n], cache))
+        on_token()
+    return ids

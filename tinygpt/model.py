@@ -1,0 +1,134 @@
+"""The model: Llama-shaped blocks, so that other engines can run its weights.
+
+``forward`` gives logits at every position (training, reference); ``step`` runs new tokens over a
+cache and gives logits at the last position only, which is all that generation needs.
+
+Shapes: B rows, T tokens, H query heads, K key/value heads, D head_dim, V vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinygpt.cache import KVCache, NoCache, Step
+from tinygpt.config import ModelConfig
+from tinygpt.rope import rotate
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads = config.n_heads, config.n_kv_heads
+        self.head_dim = config.head_dim
+        heads = config.n_heads + 2 * config.n_kv_heads
+        self.qkv = nn.Linear(config.d_model, heads * config.head_dim, bias=False)
+        self.out = nn.Linear(config.n_heads * config.head_dim, config.d_model, bias=False)
+
+    def forward(self, x: Tensor, layer: int, cache: KVCache, step: Step) -> Tensor:
+        B, T, _ = x.shape
+        heads = self.qkv(x).view(B, T, -1, self.head_dim).transpose(1, 2)  # (B, H + 2K, T, D)
+        qk, v = heads.split([self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
+        q, k = rotate(qk, step.cos, step.sin).split([self.n_heads, self.n_kv_heads], dim=1)
+        k, v = cache.update(layer, k, v)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=step.mask,
+            is_causal=step.is_causal,
+            enable_gqa=self.n_heads != self.n_kv_heads,
+        )
+        out: Tensor = self.out(y.transpose(1, 2).reshape(B, T, -1))
+        return out
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.d_model, 2 * config.d_ff, bias=False)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        out: Tensor = self.down(F.silu(gate) * up)
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm1 = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.attn = Attention(config)
+        self.norm2 = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.mlp = SwiGLU(config)
+
+    def forward(self, x: Tensor, layer: int, cache: KVCache, step: Step) -> Tensor:
+        x = x + self.attn(self.norm1(x), layer, cache, step)
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
+
+
+class GPT(nn.Module):
+    """``GPT(ModelConfig())`` is the post's model: 5,795,072 parameters, 23.2 MB in fp32."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.emb = nn.Embedding(config.vocab_size, config.d_model)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.head.weight = self.emb.weight
+
+    @property
+    def device(self) -> torch.device:
+        return self.emb.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.emb.weight.dtype
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (B, T, V) at every position of ``ids`` (B, T), T <= context_length."""
+        B, T = ids.shape
+        if T > self.config.context_length:
+            raise ValueError(
+                f"{T} tokens: the window is context_length={self.config.context_length}; "
+                "pass the last ones only"
+            )
+        cache = NoCache(self.config, B, T, self.device, self.dtype)
+        logits: Tensor = self.head(self.norm(self._hidden(ids, cache)))
+        return logits
+
+    @torch.inference_mode()
+    def step(self, ids: Tensor, cache: KVCache) -> Tensor:
+        """Run the new tokens ``ids`` (B, T) over ``cache``; logits (B, V) of the last one."""
+        logits: Tensor = self.head(self.norm(self._hidden(ids, cache)[:, -1]))
+        return logits
+
+    def _hidden(self, ids: Tensor, cache: KVCache) -> Tensor:
+        step = cache.step(ids.shape[1])
+        x: Tensor = self.emb(ids)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, layer, cache, step)
+        cache.advance(ids.shape[1])
+        return x
+
+
+def init_weights(model: GPT, seed: int) -> GPT:
+    """Seeded random weights, the same on every device: drawn on the CPU, in fp32.
+
+    Linear layers have a deviation of 1/sqrt(inputs), the embedding 0.02: with one small scale for
+    all and a tied head, greedy text is a constant and hides the bugs the gate looks for.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.fill_(1.0)
+                continue
+            std = 0.02 if name == "emb.weight" else parameter.shape[1] ** -0.5
+            draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+            parameter.copy_(draw * std)
+    return model
