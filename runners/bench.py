@@ -5,10 +5,11 @@ folder keeps everything, MLflow gets a copy, the tables read it back from there.
 """
 
 import sys
+from typing import NamedTuple
 
 from omegaconf import DictConfig
 
-from runners.harness import app, result
+from runners.harness import app
 from runners.harness.config import check_bench, to_config, to_dict
 from runners.harness.schema import BenchConfig
 
@@ -19,33 +20,62 @@ usage: python -m runners.bench [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.bench -m device=cpu,cuda batch=1,16     a sweep: the product of all lists
   python -m runners.bench -m experiment=post                the post's two tables
   python -m runners.bench batch.size=12 length.new_tokens=100
-
-groups (the files of conf/):
 """
 
 
-def job(cfg: DictConfig) -> str:
-    """Run one cell and keep its result; returns its outcome."""
-    from runners.harness import progress
+class Finished(NamedTuple):
+    """What a job tells the process that started it."""
+
+    cell: str
+    outcome: str
+    reason: str
+    tracked: bool
+
+
+def job(cfg: DictConfig) -> Finished:
+    """Run one cell and keep its result: on disk first, in MLflow second."""
+    from runners.harness import progress, result
     from runners.harness.cell import run_cell
-    from runners.harness.tracking import Store
+    from runners.harness.tracking import Store, TrackingError
 
     config = to_config(cfg, BenchConfig)
     place = result.Place.of_job()
+    show = progress.CellProgress(place)
     result.begin(place, "bench", to_dict(config))
-    with progress.cell(place, config) as report:
-        measured = run_cell(config, report)
+    try:
+        measured = run_cell(config, show)
+    except KeyboardInterrupt:
+        measured = result.CellResult("interrupted", "Ctrl-C")
     result.finish(place, measured)
-    Store(config.tracking).log_cell(place.folder)
-    return measured.outcome
+    tracked = True
+    try:
+        Store(config.tracking).log_cell(place.folder)
+    except TrackingError as error:
+        progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
+        tracked = False
+    show.finished(measured)
+    if measured.outcome == "interrupted":
+        raise KeyboardInterrupt
+    return Finished(place.cell, measured.outcome, measured.reason, tracked)
 
 
-BENCH = app.App("bench", job, BenchConfig, check_bench, usage=USAGE)
+def around_sweep(*arguments: object) -> object:
+    from runners.harness import sweep
+
+    return sweep.tracked(*arguments)
+
+
+BENCH = app.App("bench", job, BenchConfig, check_bench, around_sweep, USAGE)
 
 
 def main() -> None:
     """Entry point of ``python -m runners.bench`` and ``tinygpt-bench``."""
-    sys.exit(app.run(BENCH))
+    status = app.run(BENCH)
+    wrong = [cell for cell in BENCH.returned if cell.outcome not in ("ok", "skipped")]
+    for cell in wrong:
+        print(f"{cell.cell} {cell.outcome}: {cell.reason}", file=sys.stderr)
+    lost = not all(cell.tracked for cell in BENCH.returned)
+    sys.exit(status or int(bool(wrong) or lost))
 
 
 if __name__ == "__main__":

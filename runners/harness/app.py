@@ -60,6 +60,7 @@ def run(app: App) -> int:
     """Run ``app`` on sys.argv; returns the exit status of what is not about its results."""
     global _current
     _current = app
+    app.returned.clear()
     if "--version" in sys.argv[1:]:
         from tinygpt import __version__
 

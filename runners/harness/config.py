@@ -144,8 +144,9 @@ def one_line(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     text = str(error)
     if isinstance(error, MissingConfigException) and error.options:
+        options = ", ".join(sorted(error.options, key=lambda o: (len(o) if o.isdigit() else 0, o)))
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
-        return f"{group}={option}: no such option; choose one of {', '.join(error.options)}"
+        return f"{group}={option}: no such option; choose one of {options}"
     if "Ambiguous value" in text or "requires --multirun" in text:
         override = text.partition("'")[2].partition("'")[0]
         if override.startswith("prompt."):
@@ -157,7 +158,8 @@ def one_line(error: Exception) -> str:
     if isinstance(cause, InterpolationResolutionError):
         key = cause.full_key or ""
         hint = PROMPT_HINT if key.startswith("prompt.") else "quote it or take it out"
-        return f"{key}: ${{...}} refers to another key, and {cause.msg or text}; {hint}"
+        reason = str(cause).splitlines()[0]
+        return f"{key}: ${{...}} refers to another key, and here: {reason}; {hint}"
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(cause)
     if isinstance(cause, OmegaConfBaseException):
@@ -180,7 +182,7 @@ def _unknown_key(error: OmegaConfBaseException) -> str:
     group = full_key.rpartition(".")[0]
     close = difflib.get_close_matches(str(error.key), keys, n=1)
     hint = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
-    return f"{full_key}: no such key; {hint}{group or 'there'} has {', '.join(keys)}"
+    return f"{full_key}: no such key; {hint}{group or 'the config'} has {', '.join(keys)}"
 
 
 def to_dict(config: Any) -> dict[str, Any]:

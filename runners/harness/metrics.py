@@ -4,6 +4,7 @@ The prompt's tokens never count in a rate. Each repeat's rate is kept and the me
 never the mean of rates. A figure that N does not allow is left out, not zero and not infinite.
 """
 
+import json
 from collections.abc import Sequence
 
 from runners.harness import stats
@@ -22,7 +23,8 @@ def summarise(config: BenchConfig, result: CellResult, *, prompt_tokens: int) ->
     if not e2e:
         return
     batch, new = config.batch.size, config.length.new_tokens
-    output = stats.spread(rates(batch * new, e2e))
+    per_repeat = rates(batch * new, e2e)
+    output = stats.spread(per_repeat)
     figures: dict[str, float | None] = {
         "output_tok_per_s": output.median,
         "output_tok_per_s_low": output.low,
@@ -42,4 +44,6 @@ def summarise(config: BenchConfig, result: CellResult, *, prompt_tokens: int) ->
         for percent, value in stats.percentiles(gaps).items():
             figures[f"itl_ms_p{percent}"] = value * 1e3
     result.metrics |= {name: value for name, value in figures.items() if value is not None}
+    # Tables compare by every repeat; from a tag they get them in the one query they make anyway.
+    result.tags["tinygpt.rates"] = json.dumps([float(f"{rate:.6g}") for rate in per_repeat])
     result.tags["tinygpt.stable"] = str(output.stable).lower()

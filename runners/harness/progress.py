@@ -1,4 +1,103 @@
+"""What a person sees while cells run. Nothing is drawn from a thread or inside timed code."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from runners.harness.plan import duration
+from runners.harness.result import CellResult, Place
+
+console = Console(stderr=True, soft_wrap=True, highlight=False)
+
+_STYLE = {"ok": "green", "skipped": "yellow"}
+
+
+class SweepProgress:
+    """How far a sweep is; one a process."""
+
+    def __init__(self, estimates_s: Sequence[float]) -> None:
+        self.estimates_s = list(estimates_s)
+        self.done = 0
+        self.started = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left"),
+            console=console,
+            auto_refresh=False,  # a refreshing thread would compete with what is measured
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=len(self.estimates_s), left=self.left())
+
+    def left(self) -> str:
+        """Time left: the estimate, corrected by how the finished cells compared with theirs."""
+        past, ahead = sum(self.estimates_s[: self.done]), sum(self.estimates_s[self.done :])
+        if self.done:
+            ahead *= (time.monotonic() - self.started) / past
+        return duration(ahead)
+
+    def show(self, phase: str) -> None:
+        """Draw the bar with what is being done now."""
+        self._bar.update(self._task, description=phase, completed=self.done, left=self.left())
+        self._bar.refresh()
+
+
+_sweep: SweepProgress | None = None
+
+
 @contextmanager
-def cell(place, config):
-    yield lambda p: print(p)
+def sweep(estimates_s: Sequence[float]) -> Iterator[None]:
+    """Show the progress of that many cells while inside."""
+    global _sweep
+    _sweep = SweepProgress(estimates_s)
+    with _sweep._bar if console.is_terminal else _nothing():
+        try:
+            yield
+        finally:
+            _sweep = None
+
+
+class CellProgress:
+    """The phases of one cell."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.title = " ".join(place.overrides) or "one cell"
+
+    def __call__(self, phase: str) -> None:
+        if not console.is_terminal:
+            return
+        if _sweep:
+            _sweep.show(f"{self.title}: {phase}")
+        else:
+            console.print(f"{self.title}: {phase}   ", end="\r", soft_wrap=False)
+
+    def finished(self, result: CellResult) -> None:
+        """Leave a line that says how it went."""
+        if _sweep:
+            _sweep.done += 1
+            count = f"{_sweep.done}/{len(_sweep.estimates_s)} "
+            left = f", {_sweep.left()} left" if _sweep.done < len(_sweep.estimates_s) else ""
+        else:
+            count = left = ""
+        rate = result.metrics.get("output_tok_per_s")
+        text = f"{rate:,.0f} tok/s" if rate else result.reason
+        outcome = f"[{_STYLE.get(result.outcome, 'red')}]{result.outcome}[/]"
+        console.print(f"{count}{self.title}: {outcome} {text}{left}", style=None)
+        for note in result.notes:
+            console.print(f"  note: {note}")
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def complain(message: str) -> None:
+    """One line to standard error."""
+    print(message, file=sys.stderr)

@@ -6,19 +6,18 @@ interleaved and the machine's drift hits all of them alike.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runners.harness import app
 from runners.harness.config import UsageError
 
-_TARGET = "hydra_plugins.tinygpt.CheckedSweeper"
+if TYPE_CHECKING:
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 
 class CheckBeforeRun(Callback):
@@ -30,31 +29,35 @@ class CheckBeforeRun(Callback):
             raise UsageError(f"the preset is a sweep over {', '.join(axes)}; add -m")
         app.current().checked(config)
 
+    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
+        app.current().returned.append(kwargs["job_return"].return_value)
 
-class CheckedSweeper(BasicSweeper):
+
+def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
     """The product of the axes, every job checked before the first runs."""
-
-    def sweep(self, arguments: list[str]) -> Any:
-        assert self.config is not None
-        assert self.hydra_context is not None
-        assert self.launcher is not None
-        entry, loader = app.current(), self.hydra_context.config_loader
-        parser = OverridesParser.create(config_loader=loader)
-        overrides = parser.parse_overrides(self._parse_config() + list(arguments))
-        overrides.sort(key=lambda override: override.key_or_group != "round")
-        jobs = self.split_arguments(overrides, None)[0]
-        configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
-        folder = Path(self.config.hydra.sweep.dir).absolute()
-        with entry.around_sweep(folder, list(arguments), configs):
-            for result in self.launcher.launch(jobs, initial_job_idx=0):
-                entry.returned.append(result.return_value)
-        return entry.returned
+    assert self.config is not None
+    assert self.hydra_context is not None
+    assert self.launcher is not None
+    entry, loader = app.current(), self.hydra_context.config_loader
+    parser = OverridesParser.create(config_loader=loader)
+    overrides = parser.parse_overrides(self._parse_config() + list(arguments))
+    overrides.sort(key=lambda override: override.key_or_group != "round")
+    jobs = self.split_arguments(overrides, None)[0]
+    configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
+    folder = Path(self.config.hydra.sweep.dir).absolute()
+    with entry.around_sweep(folder, list(arguments), configs):
+        for result in self.launcher.launch(jobs, initial_job_idx=0):
+            entry.returned.append(result.return_value)
+    return entry.returned
 
 
 def register() -> None:
-    """Make both known to Hydra; safe to repeat."""
-    # Hydra takes plugins only from a package named hydra_plugins, which we have no use for.
-    CheckedSweeper.__module__ = _TARGET.rpartition(".")[0]
-    Plugins.instance().register(CheckedSweeper)
-    node = OmegaConf.create({"_target_": _TARGET, "max_batch_size": None, "params": {}})
-    ConfigStore.instance().store(group="hydra/sweeper", name="checked", node=node)
+    """Put our sweep in the place of the basic sweeper's; safe to repeat.
+
+    A sweeper of our own would have to live in a top-level package named hydra_plugins: Hydra
+    takes plugins from nowhere else.
+    """
+    Plugins.instance()  # its scan loads the plugins' modules anew: after it they are the real ones
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    BasicSweeper.sweep = checked_sweep  # type: ignore[method-assign]

@@ -10,6 +10,8 @@ import logging
 import math
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,18 @@ _MAX_TAG = 5000  # MLflow's own limits are 8,000 for a tag and 6,000 for a param
 
 
 class TrackingError(Exception):
-    """The store could not be reached or written; the result is complete on disk."""
+    """The store could not be reached or written; what was to be tracked is complete on disk."""
+
+
+@contextmanager
+def _reaching(uri: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError, sqlite3.Error) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TrackingError(f"{uri}: {line}") from error
 
 
 class Store:
@@ -60,24 +73,20 @@ class Store:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         for name in ("alembic", "mlflow.store.db.utils"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        from mlflow.exceptions import MlflowException
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         from mlflow.tracking import MlflowClient
 
-        try:
-            if self._given_uri:
-                return MlflowClient(self.uri)
-            self.dir.mkdir(parents=True, exist_ok=True)
-            # Processes that open a fresh sqlite store at once break each other's migrations.
-            with FileLock(self.dir / "mlflow.lock"):
-                if not self._database.exists():
-                    with sqlite3.connect(self._database) as connection:
-                        connection.execute("PRAGMA journal_mode=WAL")  # stays set in the file
-                    connection.close()
-                client = MlflowClient(self.uri)
-                client.search_experiments(max_results=1)
-                return client
-        except (MlflowException, OSError, sqlite3.Error) as error:
-            raise TrackingError(f"{self.uri}: {_first_line(error)}") from error
+        if self._given_uri:
+            return MlflowClient(self.uri)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        # Processes that open a fresh sqlite store at once break each other's migrations.
+        with FileLock(self.dir / "mlflow.lock"):
+            if not self._database.exists():
+                with closing(sqlite3.connect(self._database)) as connection:
+                    connection.execute("PRAGMA journal_mode=WAL")  # stays set in the file
+            client = MlflowClient(self.uri)
+            client.search_experiments(max_results=1)
+            return client
 
     def experiment_id(self, kind: str) -> str:
         """The id of experiment ``tinygpt/KIND``, made or restored where need be."""
@@ -104,26 +113,28 @@ class Store:
         tags = {
             "tinygpt.kind": "sweep",
             "tinygpt.sweep": sweep,
+            "tinygpt.top": "true",
             "mlflow.note.content": f"{cells} cells: {' '.join(overrides)}",
             **_code_tags(),
         }
-        run = self._create(kind, f"sweep {sweep}", tags)
-        self._log(run, params={"overrides": " ".join(overrides), "cells": cells})
+        with _reaching(self.uri):
+            run = self._create(kind, f"sweep {sweep}", tags)
+            self._log(run, params={"overrides": " ".join(overrides), "cells": cells})
         return str(run.info.run_id)
 
-    def end_sweep(self, run_id: str, outcome: str, tables: Path | None) -> None:
+    def end_sweep(self, run_id: str, outcome: str, tables: Path) -> None:
         """Attach a sweep's tables and end its run."""
-        if tables is not None:
-            self.client.log_artifacts(run_id, str(tables), "tables")
-        self.client.set_tag(run_id, "tinygpt.outcome", outcome)
-        self.client.set_terminated(run_id, _RUN_STATUS.get(outcome, "FAILED"))
+        with _reaching(self.uri):
+            if tables.is_dir():
+                self.client.log_artifacts(run_id, str(tables), "tables")
+            self.client.set_tag(run_id, "tinygpt.outcome", outcome)
+            self.client.set_terminated(run_id, _RUN_STATUS.get(outcome, "FAILED"))
 
     def log_cell(self, folder: Path) -> str:
         """Deliver the finished cell of ``folder`` as a whole, ended run; returns MLflow's id."""
         cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
         config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
         assert isinstance(config, dict)
-        sweep = folder.parent / "sweep.json"
         tags = {
             "tinygpt.kind": cell["kind"],
             "tinygpt.cell": cell["cell"],
@@ -132,10 +143,10 @@ class Store:
             **_code_tags(),
         }
         if cell["sweep"]:
-            tags["tinygpt.sweep"] = cell["sweep"]
-            parent = json.loads(sweep.read_text(encoding="utf-8")).get("run_id")
-            if parent:
-                tags["mlflow.parentRunId"] = parent
+            sweep = json.loads((folder.parent / "sweep.json").read_text(encoding="utf-8"))
+            tags |= {"tinygpt.sweep": cell["sweep"], "mlflow.parentRunId": sweep["run_id"]}
+        else:  # a lone cell has no parent, and is found as a sweep of one
+            tags |= {"tinygpt.sweep": cell["cell"], "tinygpt.top": "true"}
         if cell["reason"]:
             tags["tinygpt.reason"] = cell["reason"]
         if cell["notes"]:
@@ -146,16 +157,17 @@ class Store:
         params = flatten(config) | {f"choice.{k}": v for k, v in cell["choices"].items()}
         metrics = {name: value for name, value in cell["metrics"].items() if name not in odd}
         name = f"{cell['cell']} {_title(cell['choices'])}"
-        run = self._create(cell["kind"], name, tags, cell["started"])
-        self._log(run, params=params, metrics=metrics, at=cell["ended"])
-        run_id = str(run.info.run_id)
-        self.client.log_artifacts(run_id, str(folder))
         status = _RUN_STATUS.get(cell["outcome"], "FAILED")
-        self.client.set_terminated(run_id, status, int(cell["ended"] * 1000))
+        with _reaching(self.uri):
+            run = self._create(cell["kind"], name, tags, cell["started"])
+            run_id = str(run.info.run_id)
+            self._log(run, params=params, metrics=metrics, at=cell["ended"])
+            self.client.log_artifacts(run_id, str(folder))
+            self.client.set_terminated(run_id, status, int(cell["ended"] * 1000))
         return run_id
 
-    def search(self, kind: str, where: str) -> list["Run"]:
-        """All runs of ``tinygpt/KIND`` that MLflow's filter ``where`` fits, newest first."""
+    def search(self, kind: str, where: str, limit: int | None = None) -> list["Run"]:
+        """The runs of ``tinygpt/KIND`` that MLflow's filter ``where`` fits, newest first."""
         experiment = self.client.get_experiment_by_name(f"tinygpt/{kind}")
         if experiment is None:
             return []
@@ -163,11 +175,11 @@ class Store:
         token: str | None = None
         while True:
             page = self.client.search_runs(
-                [experiment.experiment_id], where, max_results=1000, page_token=token
+                [experiment.experiment_id], where, max_results=limit or 1000, page_token=token
             )
             runs.extend(page)
             token = page.token
-            if not token:
+            if not token or limit:
                 return runs
 
     def _create(
@@ -206,7 +218,3 @@ def _code_tags() -> dict[str, str]:
 
 def _title(choices: dict[str, str]) -> str:
     return " ".join(choices[g] for g in ("device", "batch", "length", "cache") if g in choices)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

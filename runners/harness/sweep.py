@@ -1,0 +1,61 @@
+"""Around a sweep's cells: its plan before, its run in MLflow, its tables after.
+
+The sweep's folder holds sweep.json, tables/, and one folder a cell.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runners.harness import progress
+from runners.harness.config import UsageError
+from runners.harness.plan import calibrate, describe, estimate_s
+from runners.harness.result import write_json
+from runners.harness.schema import BenchConfig
+from runners.harness.tracking import Store, TrackingError
+
+
+@contextmanager
+def tracked(folder: Path, overrides: list[str], configs: list[BenchConfig]) -> Iterator[None]:
+    """Open the sweep whose cells run inside; close it, with its tables, however they end."""
+    from runners.harness.inputs import missing_device
+
+    store = Store(configs[0].tracking)
+    try:
+        run_id = store.begin_sweep(folder.name, "bench", overrides, len(configs))
+    except TrackingError as error:
+        raise UsageError(f"tracking: {error}; nothing was measured") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep = {"sweep": folder.name, "kind": "bench", "overrides": overrides, "run_id": run_id}
+    write_json(folder / "sweep.json", {**sweep, "cells": len(configs), "started": time.time()})
+
+    machine = calibrate()
+    absent = {kind for kind in ("cuda", "mps") if missing_device(kind)}
+    estimates = [0.1 if c.device.kind in absent else estimate_s(c, machine) for c in configs]
+    progress.console.print(f"sweep {folder.name}: {describe(configs, sum(estimates))}")
+    outcome = "interrupted"
+    try:
+        with progress.sweep(estimates):
+            yield
+        outcome = "ok"
+    finally:
+        try:
+            _show_tables(store, folder)
+        finally:
+            try:
+                store.end_sweep(run_id, outcome, folder / "tables")
+            except TrackingError as error:
+                progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")
+
+
+def _show_tables(store: Store, folder: Path) -> None:
+    """Write the sweep's tables down and print them."""
+    from runners.harness import render
+    from runners.harness.tables import cells
+
+    frame = cells(folder.name, store)
+    shown = render.bench_tables(frame)
+    render.write(folder / "tables", shown, frame)
+    for table in shown:
+        render.show(table)

@@ -1,0 +1,204 @@
+"""Tables of what was measured: MLflow to DataFrame, and pairs of cells to speed-ups.
+
+``cells`` is one row a cell whatever its outcome. The paired tables compare cells that differ in
+one axis only, pool their rounds, and say how sure they are. Also an API for notebooks::
+
+    from runners.harness.tables import cache_speedup, cells
+    cache_speedup(cells("latest"))
+"""
+
+import json
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from runners.harness import stats
+from runners.harness.paths import results_dir
+from runners.harness.schema import TrackingConfig
+from runners.harness.tracking import Store
+
+TEXT = (
+    "cell sweep outcome reason model device cache sampler engine precision stable rates "
+    "weights prompt machine torch sampling overrides"
+).split()
+WHOLE = "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes".split()
+WHOLE.append("peak_memory_bytes")
+REAL = "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms".split()
+
+_ORDER = {"device": ["cpu", "cuda", "mps"], "cache": ["none", "rolling", "static"]}
+_SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
+_KEY = ["weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
+_KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
+
+
+def cells(sweep: str = "latest", store: Store | None = None) -> pd.DataFrame:
+    """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, several with commas,
+    or ``latest``. ValueError where there is none, or more than one with that prefix."""
+    store = store or Store(TrackingConfig(dir=str(results_dir())))
+    rows = []
+    for wanted in sweep.split(","):
+        identity, overrides = find_sweep(store, wanted.strip())
+        runs = store.search(
+            "bench", f"tags.`tinygpt.sweep` = '{identity}' and tags.`tinygpt.kind` = 'bench'"
+        )
+        rows += [_row(run) | {"overrides": overrides} for run in runs]
+    return _typed(pd.DataFrame(rows))
+
+
+def find_sweep(store: Store, wanted: str) -> tuple[str, str]:
+    """The full id that ``wanted`` stands for, and the overrides it was made with."""
+    if not store.exists:
+        raise ValueError(
+            f"sweep={wanted}: nothing is tracked in {store.dir} yet; measure something first: "
+            "python -m runners.bench -m device=cpu,cuda batch=1,16"
+        )
+    top = "tags.`tinygpt.top` = 'true'"
+    if wanted == "latest":
+        found = store.search("bench", f"{top} and attributes.status != 'RUNNING'", limit=1)
+    else:
+        safe = "".join(c for c in wanted if c.isalnum() or c == "-")
+        found = store.search("bench", f"{top} and tags.`tinygpt.sweep` LIKE '{safe}%'")
+    if not found or (wanted != "latest" and not safe):
+        raise ValueError(
+            f"sweep={wanted}: no such sweep or cell in {store.dir}; latest is the newest one"
+        )
+    ids = sorted({run.data.tags["tinygpt.sweep"] for run in found})
+    if len(ids) > 1:
+        raise ValueError(f"sweep={wanted}: {len(ids)} begin so ({', '.join(ids[:5])}); say more")
+    return ids[0], found[0].data.params.get("overrides", "")
+
+
+def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every cache against none: device x batch x new tokens, both rates, the speed-up."""
+    rows = []
+    for common, sides in _pairs(frame, "cache"):
+        for kind in _ORDER["cache"][1:]:
+            if "none" in sides and kind in sides:
+                rows.append(common | {"cache": kind} | _ratio(sides[kind], sides["none"], "none"))
+    return pd.DataFrame(rows)
+
+
+def device_comparison(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every other device against the CPU, and which one wins."""
+    rows = []
+    for common, sides in _pairs(frame, "device", "threads", "machine", "torch"):
+        for kind in _ORDER["device"][1:]:
+            if "cpu" in sides and kind in sides:
+                row = common | {"device": kind} | _ratio(sides[kind], sides["cpu"], "cpu")
+                wins = {"faster": kind, "slower": "cpu", "same": "neither"}
+                rows.append(row | {"wins": wins.get(row["verdict"], "unclear")})
+    return pd.DataFrame(rows)
+
+
+def crossovers(devices: pd.DataFrame) -> list[str]:
+    """From which batch on each device wins, one line for each series of the device table."""
+    lines = []
+    if devices.empty:
+        return lines
+    series = ["model", "sampler", "engine", "precision", "new_tokens", "cache", "device"]
+    for names, group in devices.groupby(series, sort=False, observed=True):
+        what = dict(zip(series, names, strict=True))
+        ahead = group.sort_values("batch")
+        wins = ahead["wins"].eq(what["device"]).to_numpy()
+        title = f"{what['device']} ({what['new_tokens']} new tokens, cache {what['cache']})"
+        always = [i for i in range(len(wins)) if wins[i:].all()]
+        if always:
+            lines.append(f"{title} wins from batch {ahead['batch'].iloc[always[0]]} on")
+        else:
+            lines.append(f"{title} does not win up to batch {ahead['batch'].max()}")
+    return lines
+
+
+def read_csv(path: Path | str) -> pd.DataFrame:
+    """A cells table from its csv, as it was written: ``none`` stays a word."""
+    text = Path(path).read_text(encoding="utf-8")
+    return _typed(pd.read_csv(StringIO(text), dtype=str, keep_default_na=False))
+
+
+def _row(run: Any) -> dict[str, Any]:
+    params, tags, metrics = run.data.params, run.data.tags, run.data.metrics
+    sampling = {key: value for key, value in params.items() if key.startswith("sampler.")}
+    return {
+        "cell": tags["tinygpt.cell"],
+        "sweep": tags["tinygpt.sweep"],
+        "outcome": tags["tinygpt.outcome"],
+        "reason": tags.get("tinygpt.reason", ""),
+        "model": params.get("choice.model"),
+        "device": params["device.kind"],
+        "threads": tags.get("tinygpt.threads"),
+        "batch": params["batch.size"],
+        "prompt_tokens": tags.get("tinygpt.prompt_tokens"),
+        "new_tokens": params["length.new_tokens"],
+        "cache": params["cache.kind"],
+        "sampler": params.get("choice.sampler"),
+        "sampling": json.dumps(sampling, sort_keys=True),
+        "engine": params["engine.kind"],
+        "precision": params["precision.kind"],
+        "round": params["round"],
+        "seed": params["seed"],
+        "stable": tags.get("tinygpt.stable"),
+        "rates": tags.get("tinygpt.rates", "[]"),
+        "weights": tags.get("tinygpt.weights_sha256"),
+        "prompt": tags.get("tinygpt.prompt_sha256"),
+        "machine": tags.get("tinygpt.machine"),
+        "torch": tags.get("tinygpt.torch"),
+        "low": metrics.get("output_tok_per_s_low"),
+        "high": metrics.get("output_tok_per_s_high"),
+        **{name: metrics.get(name) for name in (*WHOLE, *REAL) if name in metrics},
+    }
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The fixed columns with their types, in the order in which a person expects the rows."""
+    frame = frame.reindex(columns=[*TEXT, *WHOLE, *REAL])
+    for name in TEXT:
+        frame[name] = frame[name].astype("string").fillna("")
+    for name in WHOLE:
+        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("Int64")
+    for name in REAL:
+        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
+
+    def rank(column: pd.Series) -> pd.Series:
+        order = _ORDER.get(str(column.name))
+        return column.map({name: n for n, name in enumerate(order)}) if order else column
+
+    return frame.sort_values([*_SORT, "round", "cell"], key=rank, ignore_index=True)
+
+
+def _pairs(
+    frame: pd.DataFrame, axis: str, *with_it: str
+) -> Iterator[tuple[dict[str, Any], dict[str, pd.DataFrame]]]:
+    """Groups of ok cells alike in all but ``axis`` (and what belongs to it), by its value.
+
+    A side that is several groups by itself, the same cell on two machines, say, is no side.
+    """
+    measured = frame[frame["outcome"].eq("ok") & frame["rates"].ne("[]")]
+    key = [name for name in _KEY if name not in (axis, *with_it)]
+    shown = [name for name in _SORT if name != axis]
+    for _, group in measured.groupby(key, sort=False, dropna=False):
+        sides = {
+            str(value): side
+            for value, side in group.groupby(axis, sort=False)
+            if not with_it or len(side[list(with_it)].drop_duplicates()) == 1
+        }
+        yield {name: group[name].iloc[0] for name in shown}, sides
+
+
+def _ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
+    rounds = [[json.loads(rates) for rates in s["rates"]] for s in (side, base)]
+    drift = float(side["reference_ms"].median() / base["reference_ms"].median())
+    result = stats.compare(*rounds, drift=drift if np.isfinite(drift) else 1.0)
+    return {
+        f"{base_name}_tok_per_s": float(np.median(np.concatenate(rounds[1]))),
+        "tok_per_s": float(np.median(np.concatenate(rounds[0]))),
+        "speedup": result.ratio,
+        "low": result.low,
+        "high": result.high,
+        "verdict": result.verdict,
+        f"n_{base_name}": result.n[1],
+        "n": result.n[0],
+    }

@@ -1,0 +1,55 @@
+"""What the tests share: a place for results that is not the user's, and one CPU thread count."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracking server that the developer uses is none of a test's business."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An sqlite store with no runs, made once: making one takes seconds."""
+    from runners.harness.schema import TrackingConfig
+    from runners.harness.tracking import Store
+
+    folder = tmp_path_factory.mktemp("store")
+    _ = Store(TrackingConfig(dir=str(folder))).client
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def results(empty_store: Path, tmp_path: Path) -> Path:
+    """A results folder of the test's own, its store ready."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    shutil.copy(empty_store, folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture
+def bench(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """Call ``python -m runners.bench`` in this process: arguments to (status, stdout, stderr)."""
+    from runners import bench as module
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["bench", *arguments, f"tracking.dir={results}"])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            module.main()
+        out, err = capfd.readouterr()
+        status = ended.value.code
+        return (0 if status is None else int(status)), out, err
+
+    yield call
