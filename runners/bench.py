@@ -5,6 +5,8 @@ folder keeps everything, MLflow gets a copy, the tables read it back from there.
 """
 
 import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import NamedTuple
 
 from omegaconf import DictConfig
@@ -59,13 +61,15 @@ def job(cfg: DictConfig) -> Finished:
     return Finished(place.cell, measured.outcome, measured.reason, tracked)
 
 
-def around_sweep(*arguments: object) -> object:
+def _around_sweep(
+    folder: Path, overrides: list[str], configs: list[BenchConfig]
+) -> AbstractContextManager[None]:
     from runners.harness import sweep
 
-    return sweep.tracked(*arguments)
+    return sweep.tracked(folder, overrides, configs)
 
 
-BENCH = app.App("bench", job, BenchConfig, check_bench, around_sweep, USAGE)
+BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, USAGE)
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ Only safetensors is read here: loading it cannot run code.
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import torch
@@ -63,11 +62,11 @@ def save_model(model: GPT, folder: Path) -> None:
     dtype = str(model.dtype).removeprefix("torch.")
     temporary = folder / "model.safetensors.tmp"
     save_file(weights, temporary, metadata={"format": "pt"})
-    os.replace(temporary, folder / "model.safetensors")
+    temporary.replace(folder / "model.safetensors")
     temporary = folder / "config.json.tmp"
     config = {**model.config.to_llama(), "torch_dtype": dtype}
     temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / "config.json")
+    temporary.replace(folder / "config.json")
 
 
 def to_llama(model: GPT) -> dict[str, Tensor]:
@@ -99,7 +98,7 @@ def weights_sha256(model: GPT) -> str:
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-        digest.update(parameter.detach().cpu().view(torch.uint8).numpy())
+        digest.update(parameter.detach().cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

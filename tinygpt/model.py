@@ -27,8 +27,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, layer: int, cache: KVCache, step: Step) -> Tensor:
         B, T, _ = x.shape
         heads = self.qkv(x).view(B, T, -1, self.head_dim).transpose(1, 2)  # (B, H + 2K, T, D)
-        qk, v = heads.split([self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
-        q, k = rotate(qk, step.cos, step.sin).split([self.n_heads, self.n_kv_heads], dim=1)
+        qk, v = heads[:, : -self.n_kv_heads], heads[:, -self.n_kv_heads :]
+        qk = rotate(qk, step.cos, step.sin)
+        q, k = qk[:, : self.n_heads], qk[:, self.n_heads :]
         k, v = cache.update(layer, k, v)
         y = F.scaled_dot_product_attention(
             q,
@@ -92,7 +93,7 @@ class GPT(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, T, V) at every position of ``ids`` (B, T), T <= context_length."""
         B, T = ids.shape
-        if T > self.config.context_length:
+        if self.config.context_length < T:
             raise ValueError(
                 f"{T} tokens: the window is context_length={self.config.context_length}; "
                 "pass the last ones only"

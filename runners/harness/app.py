@@ -19,6 +19,16 @@ from runners.harness.config import UsageError
 from runners.harness.paths import conf_dir
 
 
+def _no_check(config: Any) -> None:
+    pass
+
+
+def _nothing_around(
+    folder: Path, overrides: list[str], configs: list[Any]
+) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass
 class App:
     """An entry point."""
@@ -29,10 +39,10 @@ class App:
     """Runs one job; importable by name, so that a launcher's workers find it."""
     schema: type
     """What the composed config is checked against."""
-    check: Callable[[Any], None] = lambda config: None
+    check: Callable[[Any], None] = _no_check
     """Further checks of one job's config; raises UsageError."""
     around_sweep: Callable[[Path, list[str], list[Any]], AbstractContextManager[None]] = (
-        lambda folder, overrides, configs: nullcontext()
+        _nothing_around
     )
     """Entered with the sweep's folder, overrides and checked configs before its first job."""
     usage: str = ""

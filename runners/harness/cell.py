@@ -133,7 +133,8 @@ def _measure(
 
 def _warm_up_window(config: BenchConfig, engine: Engine, prompt: Tensor, pick: Pick) -> None:
     """Without a cache a full pass costs as much as a repeat; what differs is the first step, the
-    window-long one, and first use."""
+    window-long one, and first use.
+    """
     window = config.model.context_length
     full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
     for ids in (prompt, full):

@@ -60,7 +60,7 @@ def register() -> None:
 def to_config(cfg: DictConfig, schema: type[C]) -> C:
     """The typed config of ``cfg``, every range checked; UsageError for the first that is off."""
     try:
-        own = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+        own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
         values = OmegaConf.to_container(own, resolve=True)
         assert isinstance(values, dict)
         return from_dict(values, schema)
@@ -72,6 +72,7 @@ def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
     """Build ``schema`` from plain values, part by part, so that an error names the whole key."""
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), values)
+        assert isinstance(merged, DictConfig)
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
     parts = {}
@@ -187,7 +188,8 @@ def _unknown_key(error: OmegaConfBaseException) -> str:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A dataclass config as plain nested values, for yaml and json."""
-    assert is_dataclass(config) and not isinstance(config, type)
+    assert is_dataclass(config)
+    assert not isinstance(config, type)
     return asdict(config)
 
 

@@ -1,4 +1,4 @@
-"""What makes two cells the same: a hash over what changes tokens or time, and what tables pair by."""
+"""What makes two cells the same: a hash over what changes tokens or time, and more to pair by."""
 
 import hashlib
 import json

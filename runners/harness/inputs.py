@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from runners.harness import environment, gate
-from runners.harness.config import find_checkpoint, read_prompt
+from runners.harness.config import read_prompt
+from runners.harness.paths import find_checkpoint
 from runners.harness.schema import BenchConfig
 from tinygpt import cost
 from tinygpt.checkpoint import cast, load_model, random_model

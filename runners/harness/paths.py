@@ -9,7 +9,7 @@ _CHECKOUT = _PACKAGE.parent
 
 def in_checkout() -> bool:
     """Whether the code runs from a checkout of the project."""
-    return (_CHECKOUT / "conf" / "bench.yaml").is_file() and (_CHECKOUT / "pyproject.toml").is_file()
+    return all((_CHECKOUT / name).is_file() for name in ("conf/bench.yaml", "pyproject.toml"))
 
 
 def conf_dir() -> Path:

@@ -1,6 +1,6 @@
 """Tables as people read them: rich for the terminal, markdown, csv and json.
 
-A column that is the same in every row says so once, above the table.
+A column that is the same in every row says so once, above the table; reasons stand below it.
 """
 
 import json
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pandas as pd
 from rich.console import Console
@@ -36,6 +36,9 @@ _HEADINGS = {
     "kv_cache_bytes": "cache MiB",
     "peak_memory_bytes": "peak MiB",
 }
+_NEVER_CONSTANT = {"cell", "outcome", "output_tok_per_s", "speedup", "interval", "verdict", "wins"}
+_FIRST_TO_GO = ["peak MiB", "stable", "TTFT ms", "cache MiB", "TPOT ms", "cell", "n none", "n cpu"]
+_PIPED_WIDTH = 140
 
 
 @dataclass
@@ -52,26 +55,28 @@ class Table:
 
 def bench_tables(cells: pd.DataFrame) -> list[Table]:
     """The three tables of a benchmark sweep, in the order of reading."""
-    overrides = cells["overrides"].iloc[0] if len(cells) else ""
+    overrides = str(cells["overrides"].iloc[0]) if len(cells) else ""
     devices = tables.device_comparison(cells)
-    absent = sorted(set(cells.loc[cells["outcome"].ne("ok"), "device"]) - {"cpu"})
-    other = absent[0] if absent else "cuda"
-    elsewhere = f" on a machine with {other}" if absent else ""
+    missed = cells["outcome"].ne("ok") & cells["device"].ne("cpu")
+    other = str(cells["device"][missed].iloc[0]) if missed.any() else "cuda"
+    elsewhere = f" on a machine with {other}" if missed.any() else ""
     return [
-        Table("cells", cells[_CELL_COLUMNS], "cells: 95 % interval of the median in low, high"),
+        Table(
+            "cells", cells[_CELL_COLUMNS], "cells (interval: of the median, 95 %)", "there are none"
+        ),
         Table(
             "cache",
             tables.cache_speedup(cells),
-            "cache against none: 99 % interval of the speed-up in low, high",
-            f"no two cells differ in the cache alone; fill it with: "
-            f"{command(overrides, 'cache', 'none,rolling')}",
+            "cache against none (interval: of the speed-up, 99 %)",
+            "no two cells differ in the cache alone; this fills it: "
+            + command(overrides, "cache", "none,rolling"),
         ),
         Table(
             "device",
             devices,
-            "device against cpu: 99 % interval of the speed-up in low, high",
-            f"no cell was measured on two devices; fill it{elsewhere} with: "
-            f"{command(overrides, 'device', f'cpu,{other}')}",
+            "device against cpu (interval: of the speed-up, 99 %)",
+            f"no cell was measured on two devices; this fills it{elsewhere}: "
+            + command(overrides, "device", f"cpu,{other}"),
             tables.crossovers(devices),
         ),
     ]
@@ -79,93 +84,145 @@ def bench_tables(cells: pd.DataFrame) -> list[Table]:
 
 def command(overrides: str, group: str, options: str) -> str:
     """The sweep ``overrides`` with ``group`` swept over ``options``, as one types it."""
-    kept = [o for o in overrides.split() if o.partition("=")[0] != group]
-    return " ".join(["python -m runners.bench -m", *kept, f"{group}={options}"])
+    words = overrides.split()
+    axis = f"{group}={options}"
+    at = [n for n, word in enumerate(words) if word.partition("=")[0] == group]
+    for n in at:
+        words[n] = axis
+    return " ".join(["python -m runners.bench -m", *words, *([] if at else [axis])])
 
 
-def show(table: Table, format: str = "rich", stream: Any = None) -> None:
-    """Print a table in one of the formats."""
+def show(table: Table, form: str = "rich", stream: TextIO | None = None) -> None:
+    """Print a table in one of the forms rich, md, csv, json."""
     stream = stream or sys.stdout
-    if format == "csv":
-        table.frame.to_csv(stream, index=False, lineterminator="\n")
-    elif format == "json":
-        stream.write(to_json(table.frame) + "\n")
-    elif format == "md":
-        stream.write(to_markdown(table) + "\n")
+    if form == "csv":
+        stream.write(to_csv(table.frame))
+    elif form == "json":
+        stream.write(to_json(table.frame))
+    elif form == "md":
+        stream.write(to_markdown(table))
     else:
         _show_rich(table, stream)
 
 
 def write(folder: Path, shown: list[Table], cells: pd.DataFrame) -> None:
-    """Write every table as csv, md and json; the csv of the cells holds every column."""
+    """Write every table as csv, md and json; csv and json of the cells hold every column."""
     folder.mkdir(parents=True, exist_ok=True)
     for table in shown:
         frame = cells if table.name == "cells" else table.frame
-        csv = frame.to_csv(index=False, lineterminator="\n")
-        for suffix, text in (("csv", csv), ("json", to_json(frame)), ("md", to_markdown(table))):
-            (folder / f"{table.name}.{suffix}").write_text(text + "\n", encoding="utf-8")
+        for suffix, text in (
+            ("csv", to_csv(frame)),
+            ("json", to_json(frame)),
+            ("md", to_markdown(table)),
+        ):
+            (folder / f"{table.name}.{suffix}").write_text(text, encoding="utf-8")
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Raw figures, a figure that is not there left empty."""
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
 def to_json(frame: pd.DataFrame) -> str:
     """A list of rows; a figure that is not there is null."""
-    return json.dumps(json.loads(frame.to_json(orient="records")), indent=1, ensure_ascii=False)
+    rows = json.loads(frame.to_json(orient="records"))
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
 def to_markdown(table: Table) -> str:
-    """The table with its title, constants and footer, as markdown."""
+    """The table with its title, constants and footer."""
     lines = [f"### {table.title}", ""]
     if table.frame.empty:
-        return "\n".join([*lines, table.empty])
-    constants, rows = _split(table.frame)
-    if constants:
-        lines += [constants, ""]
+        return "\n".join([*lines, table.empty, ""])
+    constants, rows, footer = _shown(table)
+    lines += [constants, ""] if constants else []
     lines.append("| " + " | ".join(rows.columns) + " |")
-    lines.append("|" + "|".join(" --- " for _ in rows.columns) + "|")
+    lines.append("|" + "|".join("---:" if _numeric(rows[c]) else "---" for c in rows) + "|")
     for row in rows.itertuples(index=False):
-        lines.append("| " + " | ".join(str(v).replace("|", "\\|") for v in row) + " |")
-    return "\n".join([*lines, *([""] if table.footer else []), *table.footer])
+        lines.append("| " + " | ".join(str(value).replace("|", "\\|") for value in row) + " |")
+    for line in footer:
+        lines += ["", line]
+    return "\n".join([*lines, ""])
 
 
-def _show_rich(table: Table, stream: Any) -> None:
-    console = Console(file=stream, highlight=False)
+def _show_rich(table: Table, stream: TextIO) -> None:
+    width = None if stream.isatty() else _PIPED_WIDTH
+    console = Console(file=stream, highlight=False, width=width)
     console.print(f"\n[bold]{table.title}[/]")
     if table.frame.empty:
         console.print(table.empty, soft_wrap=True)
         return
-    constants, rows = _split(table.frame)
+    constants, rows, footer = _shown(table)
     if constants:
         console.print(constants, style="dim")
-    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
+    left_out = []
+    for name in _FIRST_TO_GO:
+        if sum(max(len(str(c)), *rows[c].str.len()) + 2 for c in rows) <= console.width:
+            break
+        if name in rows:
+            rows = rows.drop(columns=name)
+            left_out.append(name)
+    drawn = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in rows.columns:
-        numeric = rows[name].str.fullmatch(r"[-\d,.]*").all()
-        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(name, justify="right" if _numeric(rows[name]) else "left", no_wrap=True)
     for row in rows.itertuples(index=False):
         drawn.add_row(*row)
     console.print(drawn)
-    for line in table.footer:
-        console.print(line)
+    for line in footer:
+        console.print(line, soft_wrap=True)
+    if left_out:
+        console.print(f"for want of width without {', '.join(left_out)}", style="dim")
 
 
-def _split(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """What all rows share, in words, and the columns that differ, as text."""
-    texts = {name: _texts(name, frame[name]) for name in frame.columns}
-    rows = pd.DataFrame(texts)
-    if len(rows) < 2:
-        return "", rows.loc[:, rows.ne("-").any()].rename(columns=_HEADINGS)
-    same = [name for name in rows if rows[name].nunique() == 1]
-    figures = {"output_tok_per_s", "speedup", "verdict", "outcome"}
-    same = [name for name in same if name not in figures]
-    said = [f"{_HEADINGS.get(n, n)} {rows[n].iloc[0]}" for n in same if rows[n].iloc[0] != "-"]
-    return ", ".join(said), rows.drop(columns=same).rename(columns=_HEADINGS)
+def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
+    """What all rows share, in words; the columns that differ, as text; the lines below."""
+    frame = table.frame
+    footer = list(table.footer)
+    texts = {str(name): _texts(str(name), frame[name]) for name in frame.columns}
+    if "reason" in texts:
+        reasons = texts.pop("reason")
+        for reason in dict.fromkeys(r for r in reasons if r != "-"):
+            which = [c for c, r in zip(texts["cell"], reasons, strict=True) if r == reason]
+            footer.append(f"{', '.join(which)}: {reason}")
+    low, high = texts.pop("low", None), texts.pop("high", None)
+    if low and high:
+        spans = [f"{a}–{b}" if "-" not in (a, b) else "-" for a, b in zip(low, high, strict=True)]
+        texts = _insert_after(texts, ("output_tok_per_s", "speedup"), "interval", spans)
+    said, kept = [], {}
+    for name, column in texts.items():
+        values = set(column) - {"-"}
+        heading = _HEADINGS.get(name, name)
+        if not values:
+            continue
+        if len(column) > 1 and len(values) == 1 and name not in _NEVER_CONSTANT:
+            said.append(f"{heading} {values.pop()}")
+        else:
+            kept[heading] = column
+    return ", ".join(said), pd.DataFrame(kept), footer
 
 
-def _texts(name: str, column: pd.Series) -> list[str]:
+def _insert_after(
+    texts: dict[str, list[str]], names: tuple[str, ...], new: str, column: list[str]
+) -> dict[str, list[str]]:
+    out = {}
+    for name, values in texts.items():
+        out[name] = values
+        if name in names:
+            out[new] = column
+    return out
+
+
+def _texts(name: str, column: "pd.Series[Any]") -> list[str]:
     form: Callable[[Any], str] = str
     if name.endswith("_bytes"):
         form = _mebibytes
     elif pd.api.types.is_float_dtype(column):
         form = _three_digits
     return ["-" if pd.isna(value) or value == "" else form(value) for value in column]
+
+
+def _numeric(column: "pd.Series[Any]") -> bool:
+    return bool(column.str.fullmatch(r"[-–\d,.]*").all())
 
 
 def _mebibytes(value: int) -> str:

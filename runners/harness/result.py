@@ -120,7 +120,7 @@ def write_json(path: Path, content: Any) -> None:
     """Write a file that is either the old one or the new one, never half of either."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def _choices(options: Any, overrides: list[str]) -> dict[str, str]:

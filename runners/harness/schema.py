@@ -99,7 +99,7 @@ class PromptConfig:
     def __post_init__(self) -> None:
         require(
             self.tokens >= 1,
-            f"tokens={self.tokens}: must be at least 1, since the model needs a token to start from",
+            f"tokens={self.tokens}: must be at least 1: the model needs a token to start from",
         )
         require(
             self.text is None or self.file is None,

@@ -22,11 +22,12 @@ from runners.harness.schema import TrackingConfig
 from runners.harness.tracking import Store
 
 TEXT = (
-    "cell sweep outcome reason model device cache sampler engine precision stable rates "
-    "weights prompt machine torch sampling overrides"
+    "cell sweep outcome reason model device cache sampler engine precision stable rates weights "
+    "prompt machine torch sampling overrides"
 ).split()
-WHOLE = "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes".split()
-WHOLE.append("peak_memory_bytes")
+WHOLE = (
+    "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes peak_memory_bytes"
+).split()
 REAL = "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms".split()
 
 _ORDER = {"device": ["cpu", "cuda", "mps"], "cache": ["none", "rolling", "static"]}
@@ -37,7 +38,8 @@ _KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"
 
 def cells(sweep: str = "latest", store: Store | None = None) -> pd.DataFrame:
     """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, several with commas,
-    or ``latest``. ValueError where there is none, or more than one with that prefix."""
+    or ``latest``. ValueError where there is none, or more than one with that prefix.
+    """
     store = store or Store(TrackingConfig(dir=str(results_dir())))
     rows = []
     for wanted in sweep.split(","):
@@ -96,14 +98,14 @@ def device_comparison(frame: pd.DataFrame) -> pd.DataFrame:
 
 def crossovers(devices: pd.DataFrame) -> list[str]:
     """From which batch on each device wins, one line for each series of the device table."""
-    lines = []
+    lines: list[str] = []
     if devices.empty:
         return lines
     series = ["model", "sampler", "engine", "precision", "new_tokens", "cache", "device"]
     for names, group in devices.groupby(series, sort=False, observed=True):
         what = dict(zip(series, names, strict=True))
         ahead = group.sort_values("batch")
-        wins = ahead["wins"].eq(what["device"]).to_numpy()
+        wins = ahead["wins"].eq(str(what["device"])).to_numpy()
         title = f"{what['device']} ({what['new_tokens']} new tokens, cache {what['cache']})"
         always = [i for i in range(len(wins)) if wins[i:].all()]
         if always:

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 from typing import Protocol
 
@@ -114,7 +115,7 @@ def traced_gaps(generate: Generate, synchronize: Synchronize) -> list[float]:
 
     with _no_garbage_collection():
         generate(on_token)
-    return [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(at)]
 
 
 def reference_ms(device: torch.device, synchronize: Synchronize) -> float:

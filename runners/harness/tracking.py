@@ -24,7 +24,7 @@ from runners.harness.config import flatten
 from runners.harness.schema import TrackingConfig
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric, Param, Run, RunTag
+    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 _RUN_STATUS = {"ok": "FINISHED", "skipped": "FINISHED", "interrupted": "KILLED"}
@@ -133,8 +133,7 @@ class Store:
     def log_cell(self, folder: Path) -> str:
         """Deliver the finished cell of ``folder`` as a whole, ended run; returns MLflow's id."""
         cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
-        config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-        assert isinstance(config, dict)
+        config: Any = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
         tags = {
             "tinygpt.kind": cell["kind"],
             "tinygpt.cell": cell["cell"],
@@ -154,7 +153,8 @@ class Store:
         odd = sorted(name for name, value in cell["metrics"].items() if not math.isfinite(value))
         if odd:  # MLflow would store NaN as 0 and inf as 1.8e308
             tags["tinygpt.nonfinite"] = ", ".join(odd)
-        params = flatten(config) | {f"choice.{k}": v for k, v in cell["choices"].items()}
+        params = flatten(dict(config))
+        params |= {f"choice.{group}": option for group, option in cell["choices"].items()}
         metrics = {name: value for name, value in cell["metrics"].items() if name not in odd}
         name = f"{cell['cell']} {_title(cell['choices'])}"
         status = _RUN_STATUS.get(cell["outcome"], "FAILED")

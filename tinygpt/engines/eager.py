@@ -13,9 +13,7 @@ from tinygpt.model import GPT
 class EagerEngine:
     """Runs ``generate`` over the model with any cache."""
 
-    def __init__(
-        self, model: GPT, cache: CacheConfig, *, batch: int, max_positions: int
-    ) -> None:
+    def __init__(self, model: GPT, cache: CacheConfig, *, batch: int, max_positions: int) -> None:
         self._model = model
         self._cache = make_cache(
             cache,
