@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from runners.harness import app
 from runners.harness.config import check_bench, to_config, to_dict
+from runners.harness.paths import config_groups, group_options
 from runners.harness.schema import BenchConfig
 
 USAGE = """\
@@ -22,7 +23,15 @@ usage: python -m runners.bench [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.bench -m device=cpu,cuda batch=1,16     a sweep: the product of all lists
   python -m runners.bench -m experiment=post                the post's two tables
   python -m runners.bench batch.size=12 length.new_tokens=100
+
+groups:
 """
+
+
+_OTHER_KEYS = (
+    "other keys: seed, round, checkpoint, prompt.tokens|text|file, tracking.dir|uri, and every",
+    "field of a group by value; `--cfg job` prints the config that a command composes to.",
+)
 
 
 class Finished(NamedTuple):
@@ -69,7 +78,12 @@ def _around_sweep(
     return sweep.tracked(folder, overrides, configs)
 
 
-BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, USAGE)
+def _usage() -> str:
+    groups = [f"  {name:10} {', '.join(group_options(name))}" for name in sorted(config_groups())]
+    return "\n".join([USAGE.rstrip(), *groups, "", *_OTHER_KEYS])
+
+
+BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, _usage)
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def job(cfg: DictConfig) -> None:
             render.show(table, config.format)
 
 
-TABLES = app.App("tables", job, TablesConfig, usage=USAGE)
+TABLES = app.App("tables", job, TablesConfig, usage=lambda: USAGE.rstrip())
 
 
 def main() -> None:

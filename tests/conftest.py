@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,12 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("store")
     _ = Store(TrackingConfig(dir=str(folder))).client
-    return folder / "mlflow.db"
+    # The store's newest pages are in the log beside it: put them into one file, to copy.
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        with closing(sqlite3.connect(folder / "whole.db")) as whole:
+            store.backup(whole)
+            whole.execute("PRAGMA journal_mode=WAL")
+    return folder / "whole.db"
 
 
 @pytest.fixture

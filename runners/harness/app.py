@@ -45,14 +45,14 @@ class App:
         _nothing_around
     )
     """Entered with the sweep's folder, overrides and checked configs before its first job."""
-    usage: str = ""
+    usage: Callable[[], str] = str
     """What --help prints."""
     returned: list[Any] = field(default_factory=list)
     """What the jobs returned, in order."""
 
     def checked(self, cfg: DictConfig) -> Any:
         """The typed config of one job, or UsageError."""
-        config = configs.to_config(cfg, self.schema)
+        config: Any = configs.to_config(cfg, self.schema)
         self.check(config)
         return config
 
@@ -77,7 +77,7 @@ def run(app: App) -> int:
         print(f"tinygpt {__version__}")
         return 0
     if {"--help", "-h"} & set(sys.argv[1:]):
-        print(app.usage)
+        print(app.usage())
         return 0
 
     import hydra

@@ -27,6 +27,12 @@ def config_groups() -> set[str]:
     return {path.name for path in conf_dir().iterdir() if path.is_dir()}
 
 
+def group_options(group: str) -> list[str]:
+    """The options of a config group, numbers in their order."""
+    names = (path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    return sorted(names, key=lambda name: (int(name), "") if name.isdigit() else (0, name))
+
+
 def checkpoint_dirs() -> list[Path]:
     """Folders in which a checkpoint is looked up by its name."""
     return [results_dir() / "checkpoints", _PACKAGE / "checkpoints"]

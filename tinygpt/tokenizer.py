@@ -1,0 +1,248 @@
+"""Byte-level BPE: train, encode, decode, and Hugging Face's tokenizer.json.
+
+Merging the most frequent pair of symbols again and again is the method of Sennrich et al. 2016
+(arXiv:1508.07909). Doing it on the UTF-8 bytes of pre-split text is GPT-2's way, and its split and
+its letters for bytes are used here (github.com/openai/gpt-2, src/encoder.py): every engine knows
+them by name. Ids: 0-255 are the bytes, then the merges as learnt, and last ``<|endoftext|>``.
+
+Tie rule of training: the most frequent pair first, among equals the one with the smallest ids
+(left, then right); a pair that occurs only once is never merged.
+"""
+
+import hashlib
+import heapq
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import regex
+
+EOT = "<|endoftext|>"
+# GPT-2's split into pieces; no merge crosses the border between two.
+SPLIT = regex.compile(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+MIN_VOCAB_SIZE = 257  # the bytes and EOT
+MAX_CACHED_PIECES = 1 << 16  # once so many are remembered, all are forgotten
+MAX_CACHED_LENGTH = 64  # characters; a longer piece is not remembered
+
+Pair = tuple[int, int]
+
+
+class Tokenizer:
+    """A vocabulary and its merges, made by ``train`` or ``load`` and never changed after."""
+
+    def __init__(self, merges: Sequence[Pair], regex_version: str = regex.__version__) -> None:
+        """From pairs of ids in the order learnt; ``regex`` of that version split the text."""
+        self.merges = tuple(merges)
+        self.regex_version = regex_version
+        self.eot_id = 256 + len(self.merges)
+        self.vocab_size = self.eot_id + 1
+        self._tokens = [bytes([value]) for value in range(256)]
+        for left, right in self.merges:
+            self._tokens.append(self._tokens[left] + self._tokens[right])
+        self._tokens.append(EOT.encode())
+        self._merged = {pair: 256 + rank for rank, pair in enumerate(self.merges)}
+        self._cache: dict[str, list[int]] = {}
+
+    @classmethod
+    def train(cls, text: str, vocab_size: int = 4096) -> Self:
+        """Learn up to ``vocab_size`` - 257 merges from a text; the same text makes the same file.
+
+        It ends early, with a smaller ``vocab_size``, once no pair is left that occurs twice.
+        ``<|endoftext|>`` in the text is text like any other. Raises ValueError for an empty text,
+        one with lone surrogates, and a ``vocab_size`` below 257.
+        """
+        if vocab_size < MIN_VOCAB_SIZE:
+            raise ValueError(
+                f"vocab_size={vocab_size} is below {MIN_VOCAB_SIZE}, which the 256 bytes and {EOT} "
+                "take: ask for more"
+            )
+        if not text:
+            raise ValueError("the training text is empty (0 characters): give a text to learn from")
+        _require_utf8(text)
+        return cls(_learn_merges(Counter(SPLIT.findall(text)), vocab_size - MIN_VOCAB_SIZE))
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        """The ids of a text without lone surrogates (else ValueError); ``allow_special`` lets
+        ``<|endoftext|>`` in it stand for the special token, not for plain text.
+        """
+        _require_utf8(text)
+        ids: list[int] = []
+        for number, part in enumerate(text.split(EOT) if allow_special else [text]):
+            if number > 0:
+                ids.append(self.eot_id)
+            for piece in SPLIT.findall(part):
+                ids.extend(self._cache.get(piece) or self._encode_piece(piece))
+        return ids
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes behind the ids. Raises ValueError for an id outside the vocabulary."""
+        out = bytearray()
+        for token_id in ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(
+                    f"token id {token_id} is outside 0..{self.eot_id}, the ids of this tokenizer: "
+                    "decode with the one that made it"
+                )
+            out += self._tokens[token_id]
+        return bytes(out)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the file that ``save`` writes."""
+        return hashlib.sha256(self._file_content()).hexdigest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; an older one is replaced only by a complete one."""
+        target = Path(path)
+        partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+        try:
+            with partial.open("wb") as file:
+                file.write(self._file_content())
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a tokenizer.json that ``save`` wrote, also after ``tokenizers`` saved it again.
+
+        Raises ValueError, one line, for a file that is missing, damaged or of another kind.
+        """
+        try:
+            document = json.loads(Path(path).read_bytes())
+            vocab, merges = document["model"]["vocab"], document["model"]["merges"]
+            version = document["pre_tokenizer"].setdefault("regex_version", "unknown")
+            tokenizer = cls([(vocab[left], vocab[right]) for left, right in merges], str(version))
+            if len(vocab) != tokenizer.vocab_size:
+                raise ValueError(f"{len(vocab)} entries, but {len(merges)} merges")
+            for key, ours in tokenizer._document().items():
+                theirs = document[key]
+                if theirs != (theirs | ours if isinstance(ours, dict) else ours):
+                    raise ValueError(f"another {key}")
+        except Exception as error:  # a file can be wrong in any way; the answer is the same
+            cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise ValueError(
+                f"{path}: no tokenizer.json of this kind of byte-level BPE ({cause}); "
+                "make one with Tokenizer.train and save"
+            ) from None
+        return tokenizer
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        """Ids of one piece, by a heap of possible merges over a linked list: n log n steps."""
+        ids, merged = list(piece.encode()), self._merged
+        after, before = list(range(1, len(ids) + 1)), list(range(-1, len(ids) - 1))
+        heap = [(merged[pair], at) for at, pair in enumerate(pairwise(ids)) if pair in merged]
+        heapq.heapify(heap)
+        while heap:
+            new_id, at = heapq.heappop(heap)
+            right = after[at]
+            if right == len(ids) or merged.get((ids[at], ids[right])) != new_id:
+                continue  # one of the two has gone into another merge since
+            ids[at], ids[right], after[at] = new_id, -1, after[right]
+            if after[at] < len(ids):
+                before[after[at]] = at
+            for start in (before[at], at):
+                if start >= 0 and after[start] < len(ids):
+                    found = merged.get((ids[start], ids[after[start]]))
+                    if found is not None:
+                        heapq.heappush(heap, (found, start))
+        ids = [token_id for token_id in ids if token_id >= 0]
+        if len(piece) <= MAX_CACHED_LENGTH:
+            if len(self._cache) >= MAX_CACHED_PIECES:
+                self._cache.clear()
+            self._cache[piece] = ids
+        return ids
+
+    def _document(self) -> dict[str, Any]:
+        visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
+        hidden = iter(range(256, 512))  # the other bytes have letters from U+0100 on
+        letters = [chr(value if value in visible else next(hidden)) for value in range(256)]
+        names = ["".join(letters[value] for value in token) for token in self._tokens]
+        vocab = {name: token_id for token_id, name in enumerate(names)}
+        merges = [[names[left], names[right]] for left, right in self.merges]
+        flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
+        split = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        return {
+            "version": "1.0",
+            "added_tokens": [{"id": self.eot_id, "content": EOT, "special": True, **flags}],
+            "normalizer": None,
+            "pre_tokenizer": {"type": "ByteLevel", **split, "regex_version": self.regex_version},
+            "post_processor": None,
+            "decoder": {"type": "ByteLevel", **split},
+            "model": {"type": "BPE", "dropout": None, "vocab": vocab, "merges": merges},
+        }
+
+    def _file_content(self) -> bytes:
+        return json.dumps(self._document(), ensure_ascii=False).encode()
+
+
+def _learn_merges(pieces: Counter[str], limit: int) -> list[Pair]:
+    """Up to ``limit`` merges from the pieces and how often each occurs.
+
+    The pieces lie one after another in a linked list. ``places`` says where a pair was seen, in
+    rising order; a place that no longer shows it is skipped. The heap is as lazy: once made, a pair
+    only gets rarer, so an entry that says too much goes back with the true count.
+    """
+    ids, weights, after, before = list[int](), list[int](), list[int](), list[int]()
+    counts, places = defaultdict[Pair, int](int), defaultdict[Pair, list[int]](list)
+    for piece, weight in pieces.items():
+        start, encoded = len(ids), piece.encode()
+        stop = start + len(encoded)
+        ids += encoded
+        weights += [weight] * len(encoded)
+        after += [*range(start + 1, stop), -1]
+        before += [-1, *range(start, stop - 1)]
+        for at, pair in enumerate(pairwise(encoded), start):
+            counts[pair] += weight
+            places[pair].append(at)
+    heap = [(-count, pair) for pair, count in counts.items()]
+    heapq.heapify(heap)
+    merges: list[Pair] = []
+    while heap and len(merges) < limit:
+        negative, pair = heapq.heappop(heap)
+        if counts[pair] != -negative:
+            heapq.heappush(heap, (-counts[pair], pair))
+            continue
+        if counts[pair] < 2:
+            break
+        new_id, made = 256 + len(merges), set[Pair]()
+        merges.append(pair)
+        for at in places.pop(pair):
+            right, weight = after[at], weights[at]
+            if right < 0 or (ids[at], ids[right]) != pair:
+                continue
+            previous, following = before[at], after[right]
+            if previous >= 0:
+                counts[ids[previous], pair[0]] -= weight
+            if following >= 0:
+                counts[pair[1], ids[following]] -= weight
+                before[following] = at
+            ids[at], ids[right], after[at] = new_id, -1, following
+            for start in (previous, at):
+                if start >= 0 and after[start] >= 0:
+                    neighbours = (ids[start], ids[after[start]])
+                    counts[neighbours] += weight
+                    places[neighbours].append(start)
+                    made.add(neighbours)
+        for neighbours in made:
+            heapq.heappush(heap, (-counts[neighbours], neighbours))
+    return merges
+
+
+def _require_utf8(text: str) -> None:
+    found = regex.search("[\ud800-\udfff]", text)
+    if found:
+        raise ValueError(
+            f"character {found.start()} of the text is U+{ord(found[0]):04X}, half a surrogate "
+            "pair, which UTF-8 cannot hold: read the text in its own encoding"
+        )
