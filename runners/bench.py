@@ -6,7 +6,6 @@ folder keeps everything, MLflow gets a copy, the tables read it back from there.
 
 import sys
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import NamedTuple
 
 from omegaconf import DictConfig
@@ -45,11 +44,13 @@ class Finished(NamedTuple):
 
 def job(cfg: DictConfig) -> Finished:
     """Run one cell and keep its result: on disk first, in MLflow second."""
-    from runners.harness import progress, result
+    from runners.harness import progress, render, result
     from runners.harness.cell import run_cell
-    from runners.harness.tracking import Store, TrackingError
+    from runners.harness.tables import cells
+    from runners.harness.tracking import TrackingError, open_store
 
     config = to_config(cfg, BenchConfig)
+    store = open_store(config.tracking)
     place = result.Place.of_job()
     show = progress.CellProgress(place)
     result.begin(place, "bench", to_dict(config))
@@ -60,22 +61,22 @@ def job(cfg: DictConfig) -> Finished:
     result.finish(place, measured)
     tracked = True
     try:
-        Store(config.tracking).log_cell(place.folder)
+        store.log_cell(place.folder)
     except TrackingError as error:
         progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
         tracked = False
     show.finished(measured)
+    if tracked and place.sweep is None:
+        render.show(render.bench_tables(cells(place.cell, store))[0])
     if measured.outcome == "interrupted":
         raise KeyboardInterrupt
     return Finished(place.cell, measured.outcome, measured.reason, tracked)
 
 
-def _around_sweep(
-    folder: Path, overrides: list[str], configs: list[BenchConfig]
-) -> AbstractContextManager[None]:
+def _around_sweep(cells: app.Sweep) -> AbstractContextManager[None]:
     from runners.harness import sweep
 
-    return sweep.tracked(folder, overrides, configs)
+    return sweep.tracked(cells)
 
 
 def _usage() -> str:

@@ -22,11 +22,11 @@ def job(cfg: DictConfig) -> None:
     """Print what was asked for."""
     from runners.harness import render
     from runners.harness.tables import cells
-    from runners.harness.tracking import Store, TrackingError
+    from runners.harness.tracking import TrackingError, open_store
 
     config = to_config(cfg, TablesConfig)
     try:
-        frame = cells(config.sweep, Store(config.tracking))
+        frame = cells(config.sweep, open_store(config.tracking))
     except (ValueError, TrackingError) as error:
         raise UsageError(str(error)) from None
     for table in render.bench_tables(frame):

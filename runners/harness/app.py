@@ -23,9 +23,27 @@ def _no_check(config: Any) -> None:
     pass
 
 
-def _nothing_around(
-    folder: Path, overrides: list[str], configs: list[Any]
-) -> AbstractContextManager[None]:
+@dataclass
+class Sweep:
+    """The jobs of one command, composed and checked, before the first runs."""
+
+    folder: Path
+    """Where they go; its name is the sweep's id."""
+    overrides: list[str]
+    """As typed."""
+    jobs: list[list[str]]
+    """Each job's own overrides."""
+    configs: list[Any]
+    """Each job's typed config."""
+
+    @property
+    def axes(self) -> set[str]:
+        """The keys whose value is not the same in all jobs."""
+        every = [dict(word.split("=", 1) for word in job) for job in self.jobs]
+        return {key for key in every[0] if len({job[key] for job in every}) > 1}
+
+
+def _nothing_around(sweep: Sweep) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -41,10 +59,8 @@ class App:
     """What the composed config is checked against."""
     check: Callable[[Any], None] = _no_check
     """Further checks of one job's config; raises UsageError."""
-    around_sweep: Callable[[Path, list[str], list[Any]], AbstractContextManager[None]] = (
-        _nothing_around
-    )
-    """Entered with the sweep's folder, overrides and checked configs before its first job."""
+    around_sweep: Callable[[Sweep], AbstractContextManager[None]] = _nothing_around
+    """Entered with a sweep before its first job."""
     usage: Callable[[], str] = str
     """What --help prints."""
     returned: list[Any] = field(default_factory=list)

@@ -36,7 +36,7 @@ def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellRe
             _run(config, result, report)
     except (torch.OutOfMemoryError, MemoryError) as error:
         result.outcome, result.reason = "oom", _first_line(error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # SystemExit would end the sweep
         out_of_memory = "can't allocate memory" in str(error)  # how torch says it on a CPU
         result.outcome = "oom" if out_of_memory else "failed"
         result.reason, result.error = _first_line(error), traceback.format_exc()

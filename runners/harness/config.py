@@ -18,7 +18,7 @@ from omegaconf.errors import (
 )
 
 from runners.harness import overrides
-from runners.harness.paths import find_checkpoint, results_dir
+from runners.harness.paths import absolute, find_checkpoint, results_dir
 from runners.harness.schema import BenchConfig, TablesConfig
 from tinygpt.config import ModelConfig
 
@@ -105,7 +105,7 @@ def read_prompt(config: BenchConfig) -> str | None:
     if path is None:
         return config.prompt.text
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = absolute(path).read_bytes().decode("utf-8")
     except OSError as error:
         raise ValueError(
             f"prompt.file={path}: cannot be read ({error.strerror}); give the path of a UTF-8 file"

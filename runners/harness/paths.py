@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from hydra.utils import to_absolute_path
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parent
 
@@ -19,7 +21,14 @@ def conf_dir() -> Path:
 
 def results_dir() -> Path:
     """The default ``tracking.dir``: results/ of the checkout, else ./results. Absolute."""
-    return _CHECKOUT / "results" if in_checkout() else Path.cwd() / "results"
+    return _CHECKOUT / "results" if in_checkout() else absolute("results")
+
+
+def absolute(path: str) -> Path:
+    """A path as its user meant it: relative to where the command was typed, whatever Hydra made
+    the working directory since.
+    """
+    return Path(to_absolute_path(path))
 
 
 def config_groups() -> set[str]:
@@ -43,8 +52,8 @@ def find_checkpoint(name: str) -> Path:
 
     Raises ValueError naming what is there.
     """
-    if (Path(name) / "config.json").is_file():
-        return Path(name).absolute()
+    if (absolute(name) / "config.json").is_file():
+        return absolute(name)
     if re.fullmatch(r"[\w.-]+", name):
         for folder in checkpoint_dirs():
             if (folder / name / "config.json").is_file():

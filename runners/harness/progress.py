@@ -19,8 +19,8 @@ _STYLE = {"ok": "green", "skipped": "yellow"}
 class SweepProgress:
     """How far a sweep is; one a process."""
 
-    def __init__(self, estimates_s: Sequence[float]) -> None:
-        self.estimates_s = list(estimates_s)
+    def __init__(self, estimates_s: Sequence[float], axes: set[str]) -> None:
+        self.estimates_s, self.axes = list(estimates_s), axes
         self.done = 0
         self.started = time.monotonic()
         self._bar = Progress(
@@ -51,10 +51,10 @@ _sweep: SweepProgress | None = None
 
 
 @contextmanager
-def sweep(estimates_s: Sequence[float]) -> Iterator[None]:
-    """Show the progress of that many cells while inside."""
+def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
+    """Show the progress of that many cells while inside, each named by its place on the axes."""
     global _sweep
-    _sweep = SweepProgress(estimates_s)
+    _sweep = SweepProgress(estimates_s, axes)
     with _sweep._bar if console.is_terminal else _nothing():
         try:
             yield
@@ -66,8 +66,10 @@ class CellProgress:
     """The phases of one cell."""
 
     def __init__(self, place: Place) -> None:
-        self.place = place
-        self.title = " ".join(place.overrides) or "one cell"
+        names = place.overrides
+        if _sweep:
+            names = [name for name in names if name.partition("=")[0] in _sweep.axes]
+        self.title = " ".join(names) or "one cell"
 
     def __call__(self, phase: str) -> None:
         if not console.is_terminal:

@@ -36,7 +36,10 @@ _HEADINGS = {
     "kv_cache_bytes": "cache MiB",
     "peak_memory_bytes": "peak MiB",
 }
-_NEVER_CONSTANT = {"cell", "outcome", "output_tok_per_s", "speedup", "interval", "verdict", "wins"}
+_FIGURES = (
+    "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s speedup interval verdict "
+    "wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes"
+).split()  # always columns, however alike
 _FIRST_TO_GO = ["peak MiB", "stable", "TTFT ms", "cache MiB", "TPOT ms", "cell", "n none", "n cpu"]
 _PIPED_WIDTH = 140
 
@@ -194,7 +197,7 @@ def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
         heading = _HEADINGS.get(name, name)
         if not values:
             continue
-        if len(column) > 1 and len(values) == 1 and name not in _NEVER_CONSTANT:
+        if len(values) == 1 and name not in _FIGURES:
             said.append(f"{heading} {values.pop()}")
         else:
             kept[heading] = column

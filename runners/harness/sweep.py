@@ -9,19 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runners.harness import progress
+from runners.harness.app import Sweep
 from runners.harness.config import UsageError
 from runners.harness.plan import calibrate, describe, estimate_s
 from runners.harness.result import write_json
-from runners.harness.schema import BenchConfig
-from runners.harness.tracking import Store, TrackingError
+from runners.harness.tracking import Store, TrackingError, open_store
 
 
 @contextmanager
-def tracked(folder: Path, overrides: list[str], configs: list[BenchConfig]) -> Iterator[None]:
+def tracked(cells: Sweep) -> Iterator[None]:
     """Open the sweep whose cells run inside; close it, with its tables, however they end."""
     from runners.harness.inputs import missing_device
 
-    store = Store(configs[0].tracking)
+    folder, overrides, configs = cells.folder, cells.overrides, cells.configs
+    store = open_store(configs[0].tracking)
     try:
         run_id = store.begin_sweep(folder.name, "bench", overrides, len(configs))
     except TrackingError as error:
@@ -36,26 +37,26 @@ def tracked(folder: Path, overrides: list[str], configs: list[BenchConfig]) -> I
     progress.console.print(f"sweep {folder.name}: {describe(configs, sum(estimates))}")
     outcome = "interrupted"
     try:
-        with progress.sweep(estimates):
+        with progress.sweep(estimates, cells.axes):
             yield
         outcome = "ok"
     finally:
-        try:
-            _show_tables(store, folder)
-        finally:
-            try:
-                store.end_sweep(run_id, outcome, folder / "tables")
-            except TrackingError as error:
-                progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")
+        _close(store, run_id, folder, outcome)
 
 
-def _show_tables(store: Store, folder: Path) -> None:
-    """Write the sweep's tables down and print them."""
+def _close(store: Store, run_id: str, folder: Path, outcome: str) -> None:
+    """Write the sweep's tables down, print them, and end its run."""
     from runners.harness import render
     from runners.harness.tables import cells
 
-    frame = cells(folder.name, store)
-    shown = render.bench_tables(frame)
-    render.write(folder / "tables", shown, frame)
-    for table in shown:
-        render.show(table)
+    try:
+        frame = cells(folder.name, store)
+        if outcome == "ok" and not frame["outcome"].isin(["ok", "skipped"]).all():
+            outcome = "failed"
+        shown = render.bench_tables(frame)
+        render.write(folder / "tables", shown, frame)
+        for table in shown:
+            render.show(table)
+        store.end_sweep(run_id, outcome, folder / "tables")
+    except TrackingError as error:
+        progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")

@@ -45,7 +45,7 @@ def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
     jobs = self.split_arguments(overrides, None)[0]
     configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
     folder = Path(self.config.hydra.sweep.dir).absolute()
-    with entry.around_sweep(folder, list(arguments), configs):
+    with entry.around_sweep(app.Sweep(folder, list(arguments), jobs, configs)):
         for result in self.launcher.launch(jobs, initial_job_idx=0):
             entry.returned.append(result.return_value)
     return entry.returned

@@ -19,7 +19,7 @@ import pandas as pd
 from runners.harness import stats
 from runners.harness.paths import results_dir
 from runners.harness.schema import TrackingConfig
-from runners.harness.tracking import Store
+from runners.harness.tracking import Store, open_store
 
 TEXT = (
     "cell sweep outcome reason model device cache sampler engine precision stable rates weights "
@@ -40,7 +40,7 @@ def cells(sweep: str = "latest", store: Store | None = None) -> pd.DataFrame:
     """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, several with commas,
     or ``latest``. ValueError where there is none, or more than one with that prefix.
     """
-    store = store or Store(TrackingConfig(dir=str(results_dir())))
+    store = store or open_store(TrackingConfig(dir=str(results_dir())))
     rows = []
     for wanted in sweep.split(","):
         identity, overrides = find_sweep(store, wanted.strip())

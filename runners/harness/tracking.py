@@ -12,7 +12,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 
 from runners.harness import environment
 from runners.harness.config import flatten
+from runners.harness.paths import absolute
 from runners.harness.schema import TrackingConfig
 
 if TYPE_CHECKING:
@@ -46,12 +47,23 @@ def _reaching(uri: str) -> Iterator[None]:
         raise TrackingError(f"{uri}: {line}") from error
 
 
-class Store:
-    """One MLflow store, opened when first used."""
+def open_store(config: TrackingConfig) -> "Store":
+    """The store that ``config`` names; one a process, so that its cells share a connection."""
+    given_uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    return _open(absolute(config.dir), given_uri)
 
-    def __init__(self, config: TrackingConfig) -> None:
-        self.dir = Path(config.dir).absolute()
-        self._given_uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+
+@lru_cache(maxsize=8)
+def _open(folder: Path, given_uri: str) -> "Store":
+    return Store(folder, given_uri)
+
+
+class Store:
+    """One MLflow store, reached when first used."""
+
+    def __init__(self, folder: Path, given_uri: str = "") -> None:
+        self.dir, self._given_uri = folder, given_uri
+        self._experiment_ids: dict[str, str] = {}
 
     @property
     def uri(self) -> str:
@@ -90,6 +102,11 @@ class Store:
 
     def experiment_id(self, kind: str) -> str:
         """The id of experiment ``tinygpt/KIND``, made or restored where need be."""
+        if kind not in self._experiment_ids:
+            self._experiment_ids[kind] = self._find_or_make_experiment(kind)
+        return self._experiment_ids[kind]
+
+    def _find_or_make_experiment(self, kind: str) -> str:
         from mlflow.exceptions import MlflowException
 
         name = f"tinygpt/{kind}"
@@ -168,19 +185,19 @@ class Store:
 
     def search(self, kind: str, where: str, limit: int | None = None) -> list["Run"]:
         """The runs of ``tinygpt/KIND`` that MLflow's filter ``where`` fits, newest first."""
-        experiment = self.client.get_experiment_by_name(f"tinygpt/{kind}")
-        if experiment is None:
-            return []
         runs: list[Run] = []
         token: str | None = None
-        while True:
-            page = self.client.search_runs(
-                [experiment.experiment_id], where, max_results=limit or 1000, page_token=token
-            )
-            runs.extend(page)
-            token = page.token
-            if not token or limit:
-                return runs
+        with _reaching(self.uri):
+            experiment = self.client.get_experiment_by_name(f"tinygpt/{kind}")
+            while experiment is not None:
+                page = self.client.search_runs(
+                    [experiment.experiment_id], where, max_results=limit or 1000, page_token=token
+                )
+                runs.extend(page)
+                token = page.token
+                if not token or limit:
+                    break
+        return runs
 
     def _create(
         self, kind: str, name: str, tags: dict[str, str], started: float | None = None
