@@ -37,10 +37,11 @@ class Sweep:
     """Each job's typed config."""
 
     @property
-    def axes(self) -> set[str]:
-        """The keys whose value is not the same in all jobs."""
+    def axes(self) -> dict[str, list[str]]:
+        """The keys whose value is not the same in all jobs, with their values."""
         every = [dict(word.split("=", 1) for word in job) for job in self.jobs]
-        return {key for key in every[0] if len({job[key] for job in every}) > 1}
+        values = {key: list(dict.fromkeys(job[key] for job in every)) for key in every[0]}
+        return {key: found for key, found in values.items() if len(found) > 1}
 
 
 def _nothing_around(sweep: Sweep) -> AbstractContextManager[None]:

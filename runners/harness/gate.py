@@ -16,9 +16,11 @@ from tinygpt.model import GPT
 
 NEW_TOKENS = 32
 """Ids generated for the gate at most; fewer where the window or the cell ends before."""
-TOLERANCE = {"fp32": 1e-4, "bf16": 0.1}
-"""Largest allowed difference of a logit, by precision: the reference is the eager model without
-a cache on the same rounded weights, so what differs is the order of additions."""
+FP32_TOLERANCE = 1e-4
+"""Largest difference of a logit in fp32, where 2e-6 is usual."""
+BF16_TOLERANCE = 0.05
+"""The same in bf16, as a share of the reference's largest logit. The reference has the same rounded
+weights, so what differs is the order of additions: 1 to 2 %. A wrong mask or position makes 60 %."""
 _ROWS_AT_ONCE = 8  # the reference holds logits for every position: keep that small
 
 
@@ -50,10 +52,11 @@ def check(
     ids = engine.generate(prompt, new_tokens, pick, lambda: None)
     fast = torch.stack(steps, dim=1)  # (B, N, V)
     new = ids[:, prompt_tokens:]
-    worst, ties, strays = 0.0, 0, 0
+    worst, largest, ties, strays = 0.0, 0.0, 0, 0
     for rows in range(0, len(ids), _ROWS_AT_ONCE):
         part = slice(rows, rows + _ROWS_AT_ONCE)
         slow = model(ids[part, :-1]).float()[:, prompt_tokens - 1 :]
+        largest = max(largest, float(slow.abs().max()))
         difference = float((fast[part] - slow).abs().max())
         if not difference <= worst:  # a NaN counts as worst
             worst = difference
@@ -61,12 +64,12 @@ def check(
         below = slow.amax(dim=-1) - chosen
         strays += int((below > 2 * difference).sum())
         ties += int(((below > 0) & (below <= 2 * difference)).sum())
-    limit = TOLERANCE[precision.kind]
+    limit = FP32_TOLERANCE if precision.kind == "fp32" else BF16_TOLERANCE * largest
     reason = ""
     if not worst <= limit:
         reason = (
             f"logits differ by {worst:.2g} from a forward pass without cache "
-            f"({precision.kind} allows {limit:g}): the cache, mask or positions are wrong"
+            f"({precision.kind} allows {limit:.2g}): the cache, mask or positions are wrong"
         )
     elif strays:
         reason = (

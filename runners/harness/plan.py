@@ -5,7 +5,6 @@ second, what a layer costs to dispatch and how fast it multiplies; it is right t
 While the sweep runs, the time left is corrected by how the finished cells compared.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -70,12 +69,6 @@ def estimate_s(config: BenchConfig, machine: Machine) -> float:
     beyond = min(repeats * once, timing.budget_s)
     passes = 1.0 + cached + (once <= timing.budget_s / 2)
     return _OVERHEAD_S + passes * once + (beyond if once <= timing.budget_s else 0.0)
-
-
-def describe(configs: Sequence[BenchConfig], seconds: float) -> str:
-    """One line: how many cells, of which devices, and about how long."""
-    devices = sorted({config.device.kind for config in configs})
-    return f"{len(configs)} cells on {', '.join(devices)}, about {duration(seconds)}"
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from runners.harness import progress
 from runners.harness.app import Sweep
 from runners.harness.config import UsageError
-from runners.harness.plan import calibrate, describe, estimate_s
+from runners.harness.plan import calibrate, duration, estimate_s
 from runners.harness.result import write_json
 from runners.harness.tracking import Store, TrackingError, open_store
 
@@ -34,10 +34,14 @@ def tracked(cells: Sweep) -> Iterator[None]:
     machine = calibrate()
     absent = {kind for kind in ("cuda", "mps") if missing_device(kind)}
     estimates = [0.1 if c.device.kind in absent else estimate_s(c, machine) for c in configs]
-    progress.console.print(f"sweep {folder.name}: {describe(configs, sum(estimates))}")
+    axes = " x ".join(f"{key} {', '.join(values)}" for key, values in cells.axes.items())
+    progress.console.print(
+        f"sweep {folder.name}: {len(configs)} cells ({axes or 'no axis'}), "
+        f"about {duration(sum(estimates))}"
+    )
     outcome = "interrupted"
     try:
-        with progress.sweep(estimates, cells.axes):
+        with progress.sweep(estimates, set(cells.axes)):
             yield
         outcome = "ok"
     finally:
