@@ -54,7 +54,8 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     report("load")
     start = perf_counter()
     model = inputs.make_model(config, device)
-    prompt = inputs.make_prompt(config, result.notes).to(device)
+    tokenizer = inputs.make_tokenizer(config)
+    prompt = inputs.make_prompt(config, tokenizer, result.notes).to(device)
     engine = make_engine(
         config.engine,
         model,
@@ -87,11 +88,11 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
         ),
     }
     summarise(config, result, prompt_tokens=prompt_tokens)
-    rows = ids.tolist()
-    result.tags["tinygpt.tokens_sha256"] = identity.sha256([row[prompt_tokens:] for row in rows])
+    before, new = ids[:, :prompt_tokens].tolist(), ids[:, prompt_tokens:].tolist()
+    result.tags["tinygpt.tokens_sha256"] = identity.sha256(new)
     result.generations = [
-        {"row": n, "prompt_ids": row[:prompt_tokens], "new_ids": row[prompt_tokens:], "text": None}
-        for n, row in enumerate(rows)
+        {"prompt_ids": b, "new_ids": n, "text": tokenizer.decode(n) if tokenizer else None}
+        for b, n in zip(before, new, strict=True)
     ]
 
 

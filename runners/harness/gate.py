@@ -20,7 +20,7 @@ FP32_TOLERANCE = 1e-4
 """Largest difference of a logit in fp32, where 2e-6 is usual."""
 BF16_TOLERANCE = 0.05
 """The same in bf16, as a share of the reference's largest logit. The reference has the same rounded
-weights, so what differs is the order of additions: 1 to 2 %. A wrong mask or position makes 60 %."""
+weights, so what differs is the order of additions: 1 to 2 %; a wrong mask or position: 60 %."""
 _ROWS_AT_ONCE = 8  # the reference holds logits for every position: keep that small
 
 

@@ -11,6 +11,7 @@ from tinygpt import cost
 from tinygpt.checkpoint import cast, load_model, random_model
 from tinygpt.model import GPT
 from tinygpt.sampling import row_seed
+from tinygpt.tokenizer import Tokenizer
 
 
 def missing_device(kind: str) -> str:
@@ -58,6 +59,7 @@ def memory_shortage(config: BenchConfig, device: torch.device) -> str:
 
 
 def make_model(config: BenchConfig, device: torch.device) -> GPT:
+    """The cell's weights, rounded to its precision, on its device."""
     if config.checkpoint == "none":
         model = random_model(config.model, config.seed)
     else:
@@ -65,11 +67,19 @@ def make_model(config: BenchConfig, device: torch.device) -> GPT:
     return cast(model, config.precision, device)
 
 
-def make_prompt(config: BenchConfig, notes: list[str]) -> Tensor:
+def make_tokenizer(config: BenchConfig) -> Tokenizer | None:
+    """The checkpoint's tokenizer, where the prompt is a text and the checkpoint has one."""
+    if config.checkpoint == "none" or not (config.prompt.text or config.prompt.file):
+        return None
+    path = find_checkpoint(config.checkpoint) / "tokenizer.json"
+    return Tokenizer.load(path) if path.exists() else None
+
+
+def make_prompt(config: BenchConfig, tokenizer: Tokenizer | None, notes: list[str]) -> Tensor:
     """Prompt ids (B, P), cut to the window.
 
-    Random ids are drawn row by row, so that row 0 is the same at any batch size. A text's bytes
-    are its ids: the first 256 entries of every vocabulary here are the bytes.
+    Random ids are drawn row by row, so that row 0 is the same at any batch size. Without a
+    tokenizer a text's bytes are its ids, as in every vocabulary of ours.
     """
     vocab, batch = config.model.vocab_size, config.batch.size
     text = read_prompt(config)
@@ -80,12 +90,13 @@ def make_prompt(config: BenchConfig, notes: list[str]) -> Tensor:
             rows.append(torch.randint(vocab, (config.prompt.tokens,), generator=generator))
         prompt = torch.stack(rows)
     else:
-        prompt = torch.tensor([list(text.encode())] * batch)
-        if int(prompt.max()) >= vocab:
+        ids = tokenizer.encode(text) if tokenizer else list(text.encode())
+        if max(ids) >= vocab:
             raise ValueError(
-                f"prompt: byte {int(prompt.max())} has no entry in a vocabulary of {vocab}; "
-                "choose a model with vocab_size of at least 256"
+                f"prompt: its id {max(ids)} is outside the model's vocabulary of {vocab}; choose "
+                "a model with a larger vocab_size"
             )
+        prompt = torch.tensor([ids] * batch)
     window = config.model.context_length
     if prompt.shape[1] > window:
         notes.append(f"prompt of {prompt.shape[1]} tokens cut to its last {window}")
