@@ -49,13 +49,29 @@ class KVCache(Protocol):
 class _Positions:
     """Position, rotation rows and mask: what all caches share."""
 
-    def __init__(self, model: ModelConfig, max_positions: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        batch: int,
+        max_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
         self.position = 0
         self.window = model.context_length
         self.max_positions = max_positions
         self._cos, self._sin = rope_table(
             max_positions, model.head_dim, model.rope_base, str(device)
         )
+        empty = torch.empty(batch, model.n_kv_heads, 0, model.head_dim, device=device, dtype=dtype)
+        self.k = [empty] * model.n_layers
+        self.v = [empty] * model.n_layers
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the distinct storages held."""
+        held = [tensor.untyped_storage() for tensor in self.k + self.v if tensor.numel()]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
 
     @property
     def length(self) -> int:
@@ -108,12 +124,7 @@ class NoCache(_Positions):
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__(model, model.context_length, device)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys and values held: none."""
-        return 0
+        super().__init__(model, batch, model.context_length, device, dtype)
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The new keys and values are all there are."""
@@ -133,38 +144,18 @@ class RollingCache(_Positions):
     concatenation copies, so no entry pins the storage it was cut from.
     """
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        batch: int,
-        max_positions: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(model, max_positions, device)
-        self._empty = torch.empty(
-            batch, model.n_kv_heads, 0, model.head_dim, device=device, dtype=dtype
-        )
-        self._n_layers = model.n_layers
-        self.reset()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the distinct storages held."""
-        return _storage_bytes(self.k + self.v)
-
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append k and v (B, H, T, D); returns all entries, (B, H, S, D) each."""
-        kept = max(0, self.length + k.shape[2] - self.window)
-        self.k[layer] = torch.cat([self.k[layer][:, :, kept:], k], dim=2)
-        self.v[layer] = torch.cat([self.v[layer][:, :, kept:], v], dim=2)
+        gone = max(0, self.length + k.shape[2] - self.window)
+        self.k[layer] = torch.cat([self.k[layer][:, :, gone:], k], dim=2)
+        self.v[layer] = torch.cat([self.v[layer][:, :, gone:], v], dim=2)
         return self.k[layer], self.v[layer]
 
     def reset(self) -> None:
         """Forget everything."""
         self.position = 0
-        self.k = [self._empty] * self._n_layers
-        self.v = [self._empty] * self._n_layers
+        self.k = [tensor[:, :, :0].clone() for tensor in self.k]
+        self.v = [tensor[:, :, :0].clone() for tensor in self.v]
 
 
 class StaticCache(_Positions):
@@ -182,16 +173,11 @@ class StaticCache(_Positions):
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__(model, max_positions, device)
+        super().__init__(model, batch, max_positions, device, dtype)
         self.slots = min(model.context_length, max_positions)
         shape = (batch, model.n_kv_heads, self.slots, model.head_dim)
         self.k = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(model.n_layers)]
         self.v = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(model.n_layers)]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the distinct storages held."""
-        return _storage_bytes(self.k + self.v)
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write k and v (B, H, T, D) into their slots; returns the filled ones, (B, H, S, D)."""
@@ -224,8 +210,3 @@ def make_cache(
 ) -> KVCache:
     """The cache that ``config`` names, for ``batch`` rows of up to ``max_positions`` tokens."""
     return CACHES[config.kind](model, batch, max_positions, device, dtype)
-
-
-def _storage_bytes(tensors: list[Tensor]) -> int:
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors if t.numel()}
-    return sum(storage.nbytes() for storage in storages.values())
