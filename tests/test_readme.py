@@ -1,0 +1,47 @@
+"""What the README names is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runners.harness.paths import conf_dir, config_groups, group_options
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_link_into_the_project_leads_somewhere() -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_module_and_script_it_runs_exists() -> None:
+    modules = set(re.findall(r"-m (runners\.\w+)", README))
+    scripts = set(re.findall(r"(scripts/\w+\.py)", README))
+    assert modules
+    assert scripts
+    wanted = [module.replace(".", "/") + ".py" for module in modules] + list(scripts)
+    assert [path for path in wanted if not (ROOT / path).is_file()] == []
+
+
+def test_its_table_of_groups_is_complete() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", README, flags=re.MULTILINE))
+    assert set(rows) == config_groups() - {"experiment"}
+    for group, options in rows.items():
+        known = group_options(group)
+        named = [name for name in re.split(r"[,\s]+", options) if name and name != "…"]
+        assert set(named) <= set(known)
+        if "…" not in options:
+            assert set(named) == set(known)
+
+
+def test_the_sampling_of_options_left_out_is_between_those_named() -> None:
+    assert {"t0.7", "t1.0"} <= set(group_options("sampler"))
+
+
+@pytest.mark.parametrize("preset", sorted((conf_dir() / "experiment").glob("*.yaml")))
+def test_every_preset_says_what_it_is(preset: Path) -> None:
+    lines = preset.read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith("# ") and "@package" not in line for line in lines)
