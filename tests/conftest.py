@@ -4,9 +4,10 @@ import gc
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,8 @@ def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _small_heap() -> None:
     """A timed repeat collects garbage first, which takes the longer the more has been imported:
-    what was there before the test is none of its garbage."""
+    what was there before the test is none of its garbage.
+    """
     gc.freeze()
 
 
@@ -34,10 +36,12 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     _ = Store(folder).client
     # The store's newest pages are in the log beside it: put them into one file, to copy.
-    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
-        with closing(sqlite3.connect(folder / "whole.db")) as whole:
-            store.backup(whole)
-            whole.execute("PRAGMA journal_mode=WAL")
+    with (
+        closing(sqlite3.connect(folder / "mlflow.db")) as store,
+        closing(sqlite3.connect(folder / "whole.db")) as whole,
+    ):
+        store.backup(whole)
+        whole.execute("PRAGMA journal_mode=WAL")
     return folder / "whole.db"
 
 
@@ -53,7 +57,7 @@ def results(empty_store: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def bench(
     results: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str, str]]]:
+) -> Callable[..., tuple[int, str, str]]:
     """Call ``python -m runners.bench`` in this process: arguments to (status, stdout, stderr)."""
     from runners import bench as module
 
@@ -68,4 +72,20 @@ def bench(
         status = ended.value.code
         return (0 if status is None else int(status)), out, err
 
-    yield call
+    return call
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Cells are ok at once, and nothing is measured: the configs of those that ran, in order."""
+    from runners.harness import cell, plan, result, sweep
+
+    ran: list[Any] = []
+
+    def run_cell(config: Any, report: object = None) -> result.CellResult:
+        ran.append(config)
+        return result.CellResult("ok", metrics={"output_tok_per_s": 100.0})
+
+    monkeypatch.setattr(cell, "run_cell", run_cell)
+    monkeypatch.setattr(sweep, "calibrate", lambda: plan.Machine(1e-4, 1e9))
+    return ran

@@ -49,7 +49,6 @@ def synchronizer(device: torch.device) -> Synchronize:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    gc.collect()
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -90,6 +89,7 @@ def measure(
     """
     repeats = Repeats()
     spent = 0.0
+    gc.collect()  # once: with all that is imported here it takes as long as a short repeat
     while True:
         on_repeat(len(repeats.e2e_s) + 1)
         ttft, e2e = timed_repeat(generate, synchronize)
