@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from runners.harness.plan import duration
 from runners.harness.result import CellResult, Place
 
-console = Console(stderr=True, soft_wrap=True, highlight=False)
+# Prompts and reasons are text, not rich's markup.
+console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
 
 _STYLE = {"ok": "green", "skipped": "yellow"}
 
@@ -24,7 +26,7 @@ class SweepProgress:
         self.done = 0
         self.started = time.monotonic()
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]} left"),
@@ -89,8 +91,8 @@ class CellProgress:
             count = left = ""
         rate = result.metrics.get("output_tok_per_s")
         text = f"{rate:,.0f} tok/s" if rate else result.reason
-        outcome = f"[{_STYLE.get(result.outcome, 'red')}]{result.outcome}[/]"
-        console.print(f"{count}{self.title}: {outcome} {text}{left}", style=None)
+        outcome = Text(result.outcome, style=_STYLE.get(result.outcome, "red"))
+        console.print(Text(f"{count}{self.title}: ") + outcome + Text(f" {text}{left}"))
         for note in result.notes:
             console.print(f"  note: {note}")
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import pandas as pd
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from runners.harness import tables
 
@@ -150,8 +151,8 @@ def to_markdown(table: Table) -> str:
 
 def _show_rich(table: Table, stream: TextIO) -> None:
     width = None if stream.isatty() else _PIPED_WIDTH
-    console = Console(file=stream, highlight=False, width=width)
-    console.print(f"\n[bold]{table.title}[/]")
+    console = Console(file=stream, highlight=False, markup=False, width=width)
+    console.print(f"\n{table.title}", style="bold")
     if table.frame.empty:
         console.print(table.empty, soft_wrap=True)
         return
@@ -169,7 +170,7 @@ def _show_rich(table: Table, stream: TextIO) -> None:
     for name in rows.columns:
         drawn.add_column(name, justify="right" if _numeric(rows[name]) else "left", no_wrap=True)
     for row in rows.itertuples(index=False):
-        drawn.add_row(*row)
+        drawn.add_row(*map(Text, row))
     console.print(drawn)
     for line in footer:
         console.print(line, soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
@@ -30,7 +31,8 @@ class CheckBeforeRun(Callback):
         app.current().checked(config)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        app.current().returned.append(kwargs["job_return"].return_value)
+        if kwargs["job_return"].status is JobStatus.COMPLETED:
+            app.current().returned.append(kwargs["job_return"].return_value)
 
 
 def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
