@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# With more, a busy machine's waiting threads cost more than all the tests; before torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -58,8 +58,9 @@ class ModelConfig:
             self.n_heads % self.n_kv_heads == 0,
             f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}",
         )
-        require(self.rope_base > 1.0, f"rope_base={self.rope_base}: must be above 1")
-        require(self.norm_eps > 0.0, f"norm_eps={self.norm_eps}: must be above 0")
+        for name, least in (("rope_base", 1.0), ("norm_eps", 0.0)):
+            value = getattr(self, name)
+            require(least < value < float("inf"), f"{name}={value}: must be finite, above {least}")
 
     @property
     def n_parameters(self) -> int:
@@ -95,9 +96,14 @@ class ModelConfig:
             ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
         ):
             require(value == wanted, f"{key}={value}: only {key}={wanted} is supported")
-        values = {ours: config[theirs] for ours, theirs in _LLAMA_NAMES.items() if theirs in config}
-        values.setdefault("n_kv_heads", config["num_attention_heads"])
-        values.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+        values = {ours: config.get(theirs) for ours, theirs in _LLAMA_NAMES.items()}
+        for ours, theirs in _LLAMA_NAMES.items():
+            optional = ours in ("n_kv_heads", "head_dim")
+            require(optional or values[ours] is not None, f"{theirs}: missing from config.json")
+        if values["n_kv_heads"] is None:
+            values["n_kv_heads"] = values["n_heads"]
+        if values["head_dim"] is None:
+            values["head_dim"] = values["d_model"] // values["n_heads"]
         values["rope_base"] = float(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
         return cls(**values)
 

@@ -26,11 +26,11 @@ def activation_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_valu
     """Peak bytes of one forward pass over ``tokens`` a row, to within small factors.
 
     The widest moment is the MLP (x, its norm, gate and up, their product) or the logits, which
-    are fp32 and live beside their softmax and the sampler's noise.
+    are fp32 and live beside their softmax, the sampler's noise and, for top-p, a sort of them.
     """
     per_token = 3 * model.d_model + 3 * model.d_ff
     mlp = per_token * min(tokens, model.context_length) * bytes_per_value
-    logits = 4 * model.vocab_size * 4
+    logits = 8 * model.vocab_size * 4
     return batch * (mlp + logits)
 
 

@@ -90,15 +90,18 @@ class GPT(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.emb.weight.dtype
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Logits (B, T, V) at every position of ``ids`` (B, T), T <= context_length."""
+    def forward(self, ids: Tensor, cache: NoCache | None = None) -> Tensor:
+        """Logits (B, T, V) at every position of ``ids`` (B, T), T <= context_length.
+
+        ``cache`` spares making one; a compiled pass must not make its table of angles again.
+        """
         B, T = ids.shape
         if self.config.context_length < T:
             raise ValueError(
                 f"{T} tokens: the window is context_length={self.config.context_length}; "
                 "pass the last ones only"
             )
-        cache = NoCache(self.config, B, T, self.device, self.dtype)
+        cache = cache or NoCache(self.config, B, T, self.device, self.dtype)
         logits: Tensor = self.head(self.norm(self._hidden(ids, cache)))
         return logits
 
@@ -118,10 +121,11 @@ class GPT(nn.Module):
 
 
 def init_weights(model: GPT, seed: int) -> GPT:
-    """Seeded random weights, the same on every device: drawn on the CPU, in fp32.
+    """Seeded random weights, the same on every machine: uniform, drawn on the CPU in fp32.
 
-    Linear layers have a deviation of 1/sqrt(inputs), the embedding 0.02: with one small scale for
-    all and a tied head, greedy text is a constant and hides the bugs the gate looks for.
+    (torch's normal draws depend on the processor's vector width.) Linear layers have a deviation
+    of 1/sqrt(inputs), the embedding 0.02: with one small scale for all and a tied head, greedy text
+    is a constant and hides the bugs the gate looks for.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -130,6 +134,6 @@ def init_weights(model: GPT, seed: int) -> GPT:
                 parameter.fill_(1.0)
                 continue
             std = 0.02 if name == "emb.weight" else parameter.shape[1] ** -0.5
-            draw = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-            parameter.copy_(draw * std)
+            draw = torch.rand(parameter.shape, generator=generator, dtype=torch.float32)
+            parameter.copy_((2.0 * draw - 1.0) * (3.0**0.5 * std))
     return model

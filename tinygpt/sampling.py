@@ -1,9 +1,8 @@
 """Sampling: the post's four knobs in its order, then one seeded draw per row.
 
-The draw is an exponential race, argmax(p / q) with q ~ Exp(1): the distribution that
-torch.multinomial draws from, without normalising p. q comes from a CPU generator seeded by
-(seed, row), one draw over the vocabulary a step. So row 0 is the same text at any batch size and
-on any device, and two settings that keep the same likely tokens share an opening.
+The draw is an exponential race, argmax(p / q) with q ~ Exp(1), as torch.multinomial's for one draw.
+q comes from a CPU generator seeded by (seed, row), one draw over the vocabulary a step. So row 0 is
+the same text at any batch size and on any device, and two settings that keep the same likely tokens share an opening.
 
 Shapes: B rows, V vocabulary.
 """
@@ -60,7 +59,8 @@ def keep_top_p(scores: Tensor, p: float) -> Tensor:
     ranked, order = scores.sort(dim=-1, descending=True, stable=True)
     probabilities = ranked.softmax(dim=-1)
     above = probabilities.cumsum(dim=-1) - probabilities
-    ranked = ranked.masked_fill(above >= p, float("-inf"))
+    dropped = (above >= p) & (above > 0.0)  # the first stays, also where p is 0 in fp32
+    ranked = ranked.masked_fill(dropped, float("-inf"))
     return torch.empty_like(scores).scatter_(-1, order, ranked)
 
 
@@ -140,7 +140,10 @@ class Sampler:
         # A new buffer a step: the copy of the last one to a GPU may still be under way.
         noise = torch.empty(weights.shape, pin_memory=self._device.type == "cuda")
         for row, generator in zip(noise, self._generators, strict=True):
-            row.exponential_(generator=generator)
+            row.uniform_(generator=generator)
+        # By inversion: exponential_ draws from another stream where torch has MKL, so the text
+        # would depend on the processor. Half a step up, since a zero would win every race.
+        noise = noise.add_(2**-25).neg_().log1p_().neg_()
         return (weights / noise.to(self._device, non_blocking=True)).argmax(dim=-1)
 
 

@@ -79,7 +79,10 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
 
     prompt_tokens = prompt.shape[1]
     values = config.precision.bytes_per_value
-    held = 0 if config.cache.kind == "none" else prompt_tokens + config.length.new_tokens
+    # The last new token is never fed back; the static ring has a slot for it all the same.
+    held = prompt_tokens + config.length.new_tokens - (config.cache.kind == "rolling")
+    if config.cache.kind == "none":
+        held = 0
     result.metrics |= {
         "weights_bytes": cost.weights_bytes(config.model, values),
         "kv_cache_bytes": engine.kv_cache_bytes,

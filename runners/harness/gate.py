@@ -68,6 +68,7 @@ def check(
     limit = FP32_TOLERANCE if precision.kind == "fp32" else BF16_TOLERANCE * largest
     reason = ""
     if not worst <= limit:
+        ties = 0  # a margin of that size says nothing
         reason = (
             f"logits differ by {worst:.2g} from a forward pass without cache "
             f"({precision.kind} allows {limit:.2g}): the cache, mask or positions are wrong"
