@@ -7,6 +7,7 @@ Started plainly, ``mlflow server`` takes ten processes and about 2 GB; like this
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ def main() -> int:
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
     command += ["--port", str(arguments.port), "--backend-store-uri", f"sqlite:///{database}"]
     server = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
     try:
         return server.wait()
     except KeyboardInterrupt:

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from tinygpt import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, or the folder that the installed packages are in."""
 _PACKAGES = (
@@ -81,7 +83,7 @@ def code() -> dict[str, Any]:
 
     Outside a checkout, and without git, the digest is that of the installed sources.
     """
-    found: dict[str, Any] = {"version": _version("tinygpt")}
+    found: dict[str, Any] = {"version": __version__}
     commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
     if commit:
         diff = _git("diff", "HEAD", "--", "tinygpt", "runners") or ""
