@@ -53,12 +53,15 @@ def job(cfg: DictConfig) -> Finished:
     store = open_store(config.tracking)
     place = result.Place.of_job()
     show = progress.CellProgress(place)
-    result.begin(place, "bench", to_dict(config))
     try:
-        measured = run_cell(config, show)
-    except KeyboardInterrupt:
-        measured = result.CellResult("interrupted", "Ctrl-C")
-    result.finish(place, measured)
+        result.begin(place, "bench", to_dict(config))
+        try:
+            measured = run_cell(config, show)
+        except KeyboardInterrupt:
+            measured = result.CellResult("interrupted", "Ctrl-C")
+        result.finish(place, measured)
+    except OSError as error:
+        return Finished(place.cell, "failed", f"{place.folder}: {error}", False)
     tracked = True
     try:
         store.log_cell(place.folder)

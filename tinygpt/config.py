@@ -96,7 +96,7 @@ class ModelConfig:
             ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
         ):
             require(value == wanted, f"{key}={value}: only {key}={wanted} is supported")
-        values = {ours: config.get(theirs) for ours, theirs in _LLAMA_NAMES.items()}
+        values: dict[str, Any] = {o: config.get(theirs) for o, theirs in _LLAMA_NAMES.items()}
         for ours, theirs in _LLAMA_NAMES.items():
             optional = ours in ("n_kv_heads", "head_dim")
             require(optional or values[ours] is not None, f"{theirs}: missing from config.json")

@@ -2,7 +2,8 @@
 
 The draw is an exponential race, argmax(p / q) with q ~ Exp(1), as torch.multinomial's for one draw.
 q comes from a CPU generator seeded by (seed, row), one draw over the vocabulary a step. So row 0 is
-the same text at any batch size and on any device, and two settings that keep the same likely tokens share an opening.
+the same text at any batch size and on any device, and two settings that keep the same likely tokens
+share an opening.
 
 Shapes: B rows, V vocabulary.
 """

@@ -20,6 +20,7 @@ from omegaconf.errors import (
 from runners.harness import overrides
 from runners.harness.paths import absolute, find_checkpoint, results_dir
 from runners.harness.schema import BenchConfig, TablesConfig
+from runners.harness.train_schema import TrainConfig
 from tinygpt.config import ModelConfig
 
 C = TypeVar("C")
@@ -51,6 +52,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="bench_schema", node=BenchConfig)
     store.store(name="tables_schema", node=TablesConfig)
+    store.store(name="train_schema", node=TrainConfig)
     OmegaConf.register_new_resolver("results_dir", lambda: str(results_dir()), replace=True)
     OmegaConf.register_new_resolver(
         "new_id", lambda: secrets.token_hex(4), use_cache=True, replace=True
@@ -71,7 +73,7 @@ def to_config(cfg: DictConfig, schema: type[C]) -> C:
 def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
     """Build ``schema`` from plain values, part by part, so that an error names the whole key."""
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), values)
+        merged = OmegaConf.merge(OmegaConf.structured(schema), _literal(values))
         assert isinstance(merged, DictConfig)
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
@@ -86,6 +88,15 @@ def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
         return schema(**parts)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _literal(value: Any) -> Any:
+    """Values in which ``${`` is text, escaped for OmegaConf."""
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
+    return value
 
 
 def check_bench(config: BenchConfig) -> None:

@@ -21,7 +21,8 @@ FP32_TOLERANCE = 1e-4
 BF16_TOLERANCE = 0.05
 """The same in bf16, as a share of the reference's largest logit. The reference has the same rounded
 weights, so what differs is the order of additions: 1 to 2 %; a wrong mask or position: 60 %."""
-_ROWS_AT_ONCE = 8  # the reference holds logits for every position: keep that small
+ROWS_AT_ONCE = 8
+"""Rows compared at a time: the reference has logits for every position."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,15 @@ def check(
         return logits.argmax(dim=-1)
 
     ids = engine.generate(prompt, new_tokens, pick, lambda: None)
-    fast = torch.stack(steps, dim=1)  # (B, N, V)
     new = ids[:, prompt_tokens:]
     differences: list[float] = []
     largest, ties, strays = 0.0, 0, 0
-    for rows in range(0, len(ids), _ROWS_AT_ONCE):
-        part = slice(rows, rows + _ROWS_AT_ONCE)
+    for rows in range(0, len(ids), ROWS_AT_ONCE):
+        part = slice(rows, rows + ROWS_AT_ONCE)
         slow = model(ids[part, :-1]).float()[:, prompt_tokens - 1 :]
         largest = max(largest, float(slow.abs().max()))
-        difference = float((fast[part] - slow).abs().max())
+        fast = torch.stack([logits[part] for logits in steps], dim=1)  # (rows, N, V)
+        difference = float((fast - slow).abs().max())
         differences.append(difference)
         chosen = slow.gather(-1, new[part, :, None])[..., 0]
         below = slow.amax(dim=-1) - chosen

@@ -33,7 +33,9 @@ def missing_device(kind: str) -> str:
 def memory_shortage(config: BenchConfig, device: torch.device) -> str:
     """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
     values, batch = config.precision.bytes_per_value, config.batch.size
-    tokens = config.prompt.tokens + config.length.new_tokens
+    text = read_prompt(config)
+    prompt = config.prompt.tokens if text is None else len(text.encode())  # at most a token a byte
+    tokens = min(prompt, config.model.context_length) + config.length.new_tokens
     weights = cost.weights_bytes(config.model, values)
     cache = cost.kv_cache_bytes(config.model, batch, tokens, values)
     if config.cache.kind == "none":
@@ -41,7 +43,9 @@ def memory_shortage(config: BenchConfig, device: torch.device) -> str:
     work = cost.activation_bytes(
         config.model, batch, tokens if config.cache.kind == "none" else 32, values
     )
-    work += batch * gate.NEW_TOKENS * config.model.vocab_size * 4 + batch * tokens * 8
+    gated = min(gate.NEW_TOKENS, config.length.new_tokens)
+    logits = batch * gated + 4 * min(batch, gate.ROWS_AT_ONCE) * (prompt + gated)
+    work += logits * config.model.vocab_size * 4 + 2 * batch * tokens * 8
     if device.type == "cpu":
         free = environment.available_bytes()
     elif device.type == "cuda":

@@ -6,15 +6,16 @@ group's option. And a key typed ``str`` would turn ``run=83e5`` into "8300000.0"
 Hydra is pinned for it and a test guards it.
 """
 
+import re
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 
-from runners.harness import schema
-from runners.harness.paths import config_groups
+from runners.harness import schema, train_schema
+from runners.harness.paths import config_groups, group_options
 
 LIST_KEYS = frozenset({"sweep"})
 """Keys of which a comma is part: they are never swept over."""
@@ -35,7 +36,7 @@ def text_keys(config: type, prefix: str = "") -> set[str]:
 
 @lru_cache(maxsize=1)
 def _kept_as_typed() -> frozenset[str]:
-    schemas = (schema.BenchConfig, schema.TablesConfig)
+    schemas = (schema.BenchConfig, schema.TablesConfig, train_schema.TrainConfig)
     return frozenset(config_groups().union(*(text_keys(config) for config in schemas)))
 
 
@@ -46,14 +47,32 @@ def keep_text(override: Override) -> Override:
         return override
     typed = override.input_line.partition("=")[2]
     value: Any = override._value
+    if key in config_groups() and key != "experiment":
+        _require_option(key, typed, value)
     if override.value_type is ValueType.ELEMENT and isinstance(value, bool | int | float):
         override._value = typed.strip()
     elif override.value_type is ValueType.SIMPLE_CHOICE_SWEEP and isinstance(value, ChoiceSweep):
         if key in LIST_KEYS:
             override.value_type, override._value = ValueType.ELEMENT, typed.strip()
-        elif not any(isinstance(item, QuotedString | list | dict) for item in value.list):
-            value.list = [item.strip() for item in typed.split(",")]
+        else:
+            words = re.split(r"(?<!\\),", typed)  # an escaped comma is part of a text
+            if len(words) == len(value.list):
+                value.list = [
+                    word.strip() if isinstance(item, bool | int | float) else item
+                    for word, item in zip(words, value.list, strict=True)
+                ]
     return override
+
+
+def _require_option(group: str, typed: str, value: Any) -> None:
+    """Hydra stumbles over a list in the place of an option, and takes null for no group at all."""
+    from runners.harness.config import UsageError
+
+    words = value.list if isinstance(value, ChoiceSweep) else [value]
+    if any(word is None or isinstance(word, list | dict) for word in words):
+        raise UsageError(
+            f"{group}={typed}: not an option; choose one of {', '.join(group_options(group))}"
+        )
 
 
 def install() -> None:

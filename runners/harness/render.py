@@ -4,6 +4,7 @@ A column that is the same in every row says so once, above the table; reasons st
 """
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -88,12 +89,15 @@ def bench_tables(cells: pd.DataFrame) -> list[Table]:
 
 def command(overrides: str, group: str, options: str) -> str:
     """The sweep ``overrides`` with ``group`` swept over ``options``, as one types it."""
-    words = overrides.split()
+    try:
+        words = shlex.split(overrides)
+    except ValueError:  # cut in the middle of a quote: longer than MLflow keeps
+        words = []
     axis = f"{group}={options}"
     at = [n for n, word in enumerate(words) if word.partition("=")[0] == group]
     for n in at:
         words[n] = axis
-    return " ".join(["python -m runners.bench -m", *words, *([] if at else [axis])])
+    return "python -m runners.bench -m " + shlex.join([*words, *([] if at else [axis])])
 
 
 def show(table: Table, form: str = "rich", stream: TextIO | None = None) -> None:

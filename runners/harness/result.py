@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import OmegaConf
 
 from runners.harness import environment
 
@@ -78,7 +78,8 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
     """Put down what is about to run, and by whom."""
     place.folder.mkdir(parents=True, exist_ok=True)
     for name, content in (("config", config), ("overrides", place.overrides)):
-        OmegaConf.save(OmegaConf.create(content), place.folder / f"{name}.yaml")
+        with (place.folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
+            yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
     cell = {
         "kind": kind,
         "cell": place.cell,

@@ -48,7 +48,7 @@ class BatchConfig:
     """Rows."""
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, f"size={self.size}: must be at least 1")
+        require(1 <= self.size < 2**31, f"size={self.size}: must be from 1 to 2**31 - 1")
 
 
 @dataclass(kw_only=True)
@@ -59,7 +59,10 @@ class LengthConfig:
     """New tokens a row; 0 gives the prompt back and measures nothing."""
 
     def __post_init__(self) -> None:
-        require(self.new_tokens >= 0, f"new_tokens={self.new_tokens}: must be at least 0")
+        require(
+            0 <= self.new_tokens < 2**31,
+            f"new_tokens={self.new_tokens}: must be from 0 to 2**31 - 1",
+        )
 
 
 @dataclass(kw_only=True)

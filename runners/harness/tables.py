@@ -23,7 +23,7 @@ from runners.harness.tracking import Store, open_store
 
 TEXT = (
     "cell sweep outcome reason model device cache sampler engine precision stable rates weights "
-    "prompt machine torch sampling overrides"
+    "prompt machine torch sampling shape overrides"
 ).split()
 WHOLE = (
     "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes peak_memory_bytes"
@@ -32,7 +32,7 @@ REAL = "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms".split
 
 _ORDER = {"device": ["cpu", "cuda", "mps"], "cache": ["none", "rolling", "static"]}
 _SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
-_KEY = ["weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
+_KEY = ["shape", "weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
 _KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
 
 
@@ -45,7 +45,9 @@ def cells(sweep: str = "latest", store: Store | None = None) -> pd.DataFrame:
     for wanted in sweep.split(","):
         identity, overrides = find_sweep(store, wanted.strip())
         runs = store.search(
-            "bench", f"tags.`tinygpt.sweep` = '{identity}' and tags.`tinygpt.kind` = 'bench'"
+            "bench",
+            f"tags.`tinygpt.sweep` = '{identity}' and tags.`tinygpt.kind` = 'bench' "
+            "and attributes.status != 'RUNNING'",
         )
         rows += [_row(run) | {"overrides": overrides} for run in runs]
     return _typed(pd.DataFrame(rows))
@@ -71,7 +73,7 @@ def find_sweep(store: Store, wanted: str) -> tuple[str, str]:
     ids = sorted({run.data.tags["tinygpt.sweep"] for run in found})
     if len(ids) > 1:
         raise ValueError(f"sweep={wanted}: {len(ids)} begin so ({', '.join(ids[:5])}); say more")
-    return ids[0], found[0].data.params.get("overrides", "")
+    return ids[0], found[0].data.tags.get("tinygpt.overrides", "")
 
 
 def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
@@ -124,6 +126,7 @@ def read_csv(path: Path | str) -> pd.DataFrame:
 def _row(run: Any) -> dict[str, Any]:
     params, tags, metrics = run.data.params, run.data.tags, run.data.metrics
     sampling = {key: value for key, value in params.items() if key.startswith("sampler.")}
+    shape = {key: value for key, value in params.items() if key.startswith("model.")}
     return {
         "cell": tags["tinygpt.cell"],
         "sweep": tags["tinygpt.sweep"],
@@ -138,6 +141,7 @@ def _row(run: Any) -> dict[str, Any]:
         "cache": params["cache.kind"],
         "sampler": params.get("choice.sampler"),
         "sampling": json.dumps(sampling, sort_keys=True),
+        "shape": json.dumps(shape, sort_keys=True),
         "engine": params["engine.kind"],
         "precision": params["precision.kind"],
         "round": params["round"],
@@ -192,8 +196,9 @@ def _pairs(
 
 def _ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
     rounds = [[json.loads(rates) for rates in s["rates"]] for s in (side, base)]
-    drift = float(side["reference_ms"].median() / base["reference_ms"].median())
-    result = stats.compare(*rounds, drift=drift if np.isfinite(drift) else 1.0)
+    drift = side["reference_ms"].median() / base["reference_ms"].median()
+    same_yardstick = side["device"].iloc[0] == base["device"].iloc[0] and not pd.isna(drift)
+    result = stats.compare(*rounds, drift=float(drift) if same_yardstick else 1.0)
     return {
         f"{base_name}_tok_per_s": float(np.median(np.concatenate(rounds[1]))),
         "tok_per_s": float(np.median(np.concatenate(rounds[0]))),
