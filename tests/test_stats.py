@@ -1,0 +1,218 @@
+"""Statistics against known answers, exact distributions and properties."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from runners.harness.metrics import rates
+from runners.harness.stats import MIN_VALUES, compare, percentiles, spread
+
+SAMPLES = st.lists(st.floats(1.0, 1e4), min_size=1, max_size=12)
+
+
+def noisy(center: float, *, n: int = 20, share: float = 0.02, seed: int = 0) -> list[float]:
+    """Repeats around ``center`` with a deviation of ``share`` of it."""
+    return list(np.random.default_rng(seed).normal(center, share * center, n))
+
+
+def test_b4_the_rate_of_three_repeats_is_the_median_never_the_mean() -> None:
+    per_repeat = rates(100, [1.0, 1.0, 2.0])
+    assert per_repeat == [100.0, 100.0, 50.0]
+    assert spread(per_repeat).median == 100.0
+
+
+def test_spread_of_five_values() -> None:
+    s = spread([10.0, 12.0, 11.0, 10.5, 11.5])
+    assert (s.median, s.n) == (11.0, 5)
+    assert s.variation == pytest.approx(0.0718699, rel=1e-5)  # sqrt(0.625) / 11
+
+
+@given(SAMPLES)
+@settings(max_examples=40, deadline=None)
+def test_median_and_variation_are_numpys(values: list[float]) -> None:
+    s = spread(values)
+    assert s.median == np.median(values)
+    assert s.n == len(values)
+    if len(values) > 1:
+        assert s.variation == pytest.approx(float(scipy_stats.variation(values, ddof=1)))
+
+
+@pytest.mark.parametrize("n", [5, 11, 25])
+def test_interval_is_the_bootstraps_own_distribution(n: int) -> None:
+    # A resample's median is at most the k-th value when more than half of its n draws are.
+    values = [100.0 + k for k in range(n)]
+    at_most = scipy_stats.binom.sf(n // 2, n, np.arange(1, n + 1) / n)
+    low, high = (values[int(np.searchsorted(at_most, q))] for q in (0.025, 0.975))
+    s = spread(values)
+    assert (s.low, s.high) == (low, high)
+
+
+@given(st.lists(st.floats(1.0, 1e4), min_size=MIN_VALUES, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_interval_holds_the_median(values: list[float]) -> None:
+    s = spread(values)
+    assert s.low is not None
+    assert s.high is not None
+    assert min(values) <= s.low <= s.median <= s.high <= max(values)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_too_few_values_have_no_interval_and_are_not_stable(n: int) -> None:
+    s = spread([7.0] * n)
+    assert (s.median, s.low, s.high, s.half_width) == (7.0, None, None, None)
+    assert not s.stable
+
+
+def test_one_value_has_no_variation() -> None:
+    assert spread([7.0]).variation is None
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    s = spread([7.0] * MIN_VALUES)
+    assert (s.low, s.high, s.half_width, s.variation) == (7.0, 7.0, 0.0, 0.0)
+    assert s.stable
+
+
+@pytest.mark.parametrize(
+    ("values", "stable"),
+    [
+        (noisy(100, share=0.02), True),
+        ([100.0] * 20 + [200.0], False),  # an interval of no width, a variation of a fifth
+        ([94.0] * 10 + [106.0] * 10, False),  # a variation of 6 %, an interval of 12 %
+    ],
+    ids=["quiet", "outlier", "two levels"],
+)
+def test_stable_needs_little_variation_and_a_narrow_interval(
+    values: list[float], stable: bool
+) -> None:
+    assert spread(values).stable is stable
+
+
+@pytest.mark.parametrize(
+    ("n", "supported"),
+    [(1, [50]), (63, [50]), (64, [50, 90]), (661, [50, 90]), (662, [50, 90, 99])],
+)
+def test_percentiles_that_the_sample_does_not_support_are_left_out(
+    n: int, supported: list[int]
+) -> None:
+    values = noisy(1.0, n=n)
+    found = percentiles(values)
+    assert list(found) == supported
+    assert found == {q: np.percentile(values, q) for q in supported}
+
+
+def test_a_planted_difference_of_15_percent_is_found() -> None:
+    up = compare([noisy(115, seed=1)], [noisy(100, seed=2)])
+    assert up.verdict == "faster"
+    assert up.ratio == pytest.approx(1.15, rel=0.02)
+    assert up.low is not None
+    assert 1.05 < up.low < up.ratio
+    assert compare([noisy(100, seed=2)], [noisy(115, seed=1)]).verdict == "slower"
+
+
+def test_no_difference_is_called_on_equal_samples() -> None:
+    verdicts = [
+        compare([noisy(100, share=0.04, seed=2 * s)], [noisy(100, share=0.04, seed=2 * s + 1)])
+        for s in range(30)
+    ]
+    assert {v.verdict for v in verdicts} <= {"same", "unclear"}
+    assert compare([noisy(100, seed=1)], [noisy(100, seed=1)]).verdict == "same"
+
+
+@pytest.mark.parametrize(("n_a", "n_b"), [(4, 4), (4, 50), (50, 4), (1, 1)])
+def test_fewer_than_five_values_a_side_are_unclear(n_a: int, n_b: int) -> None:
+    r = compare([[200.0] * n_a], [[100.0] * n_b])
+    assert (r.ratio, r.low, r.high, r.verdict, r.n) == (2.0, None, None, "unclear", (n_a, n_b))
+
+
+def test_five_values_may_be_spread_over_rounds() -> None:
+    r = compare([[200.0], [200.0] * 4], [[100.0] * 3, [100.0] * 2])
+    assert (r.ratio, r.verdict, r.n) == (2.0, "faster", (5, 5))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        (105.1, 100.0, "faster"),
+        (104.9, 100.0, "same"),
+        (100.0, 104.9, "same"),
+        (100.0, 105.1, "slower"),
+    ],
+)
+def test_verdict_at_the_margin_of_5_percent(a: float, b: float, verdict: str) -> None:
+    r = compare([[a] * 5], [[b] * 5])
+    assert r.verdict == verdict
+    assert r.low == pytest.approx(a / b)
+    assert r.high == pytest.approx(a / b)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.05, 1 / 1.05])
+def test_an_interval_across_the_margin_is_unclear(ratio: float) -> None:
+    spread_out = [80.0, 90.0, 100.0, 110.0, 120.0]
+    assert compare([[v * ratio for v in spread_out]], [spread_out]).verdict == "unclear"
+
+
+@pytest.mark.parametrize("drift", [1.1, 1 / 1.1])
+def test_drift_widens_the_interval_of_a_single_round(drift: float) -> None:
+    a, b = [[110.0] * 5], [[100.0] * 5]
+    assert compare(a, b).verdict == "faster"
+    drifted = compare(a, b, drift=drift)
+    assert drifted.ratio == 1.1
+    assert drifted.low == pytest.approx(1.0)
+    assert drifted.high == pytest.approx(1.21)
+    assert drifted.verdict == "unclear"
+    assert compare(a * 2, b, drift=drift).verdict == "unclear"  # one side is enough
+    assert compare(a * 2, b * 2, drift=drift) == compare(a * 2, b * 2)
+
+
+def test_rounds_are_resampled_before_repeats() -> None:
+    # Rounds that disagree: drawn two at a time their medians are 100, 110 or 120, and nothing
+    # that the five equal repeats within each say can narrow that.
+    r = compare([[100.0] * 5, [120.0] * 5], [[100.0] * 5] * 2)
+    assert r.ratio == pytest.approx(1.1)
+    assert r.low == pytest.approx(1.0)
+    assert r.high == pytest.approx(1.2)
+    assert r.verdict == "unclear"
+    assert r.n == (10, 10)
+
+
+def test_rounds_may_differ_in_length() -> None:
+    r = compare([[110.0] * 7, [110.0] * 2, [110.0]], [[100.0] * 5])
+    assert (r.low, r.high) == (pytest.approx(1.1), pytest.approx(1.1))
+
+
+def test_the_interval_of_a_ratio_is_at_99_percent() -> None:
+    n, values = 25, [100.0 + k for k in range(25)]
+    at_most = scipy_stats.binom.sf(n // 2, n, np.arange(1, n + 1) / n)  # as above
+    low, high = (values[int(np.searchsorted(at_most, q))] for q in (0.005, 0.995))
+    r = compare([values], [[100.0] * 5])
+    assert (r.low, r.high) == (pytest.approx(low / 100), pytest.approx(high / 100))
+
+
+def test_comparing_twice_gives_the_same_interval() -> None:
+    a, b = [noisy(115, share=0.1)], [noisy(100, share=0.1, seed=1)]
+    assert compare(a, b) == compare(a, b)
+
+
+@given(SAMPLES, SAMPLES)
+@settings(max_examples=25, deadline=None)
+def test_swapping_the_sides_gives_the_inverse(a: list[float], b: list[float]) -> None:
+    there, back = compare([a], [b]), compare([b], [a])
+    assert there.ratio * back.ratio == pytest.approx(1.0)
+    assert there.n == back.n[::-1]
+    assert {there.verdict, back.verdict} != {"faster"}
+    assert {there.verdict, back.verdict} != {"slower"}
+
+
+@given(SAMPLES, st.floats(0.1, 10.0))
+@settings(max_examples=25, deadline=None)
+def test_a_ratio_does_not_depend_on_the_unit(a: list[float], unit: float) -> None:
+    b = noisy(100, n=6)
+    one, other = compare([a], [b]), compare([[v * unit for v in a]], [[v * unit for v in b]])
+    assert other.ratio == pytest.approx(one.ratio)
+    if one.low is not None and other.low is not None:
+        assert math.isclose(other.low, one.low, rel_tol=1e-6)
