@@ -61,7 +61,9 @@ def job(cfg: DictConfig) -> Finished:
             measured = result.CellResult("interrupted", "Ctrl-C")
         result.finish(place, measured)
     except OSError as error:
-        return Finished(place.cell, "failed", f"{place.folder}: {error}", False)
+        measured = result.CellResult("failed", f"{place.folder}: {error}")
+        show.finished(measured)
+        return Finished(place.cell, measured.outcome, measured.reason, False)
     tracked = True
     try:
         store.log_cell(place.folder)

@@ -33,7 +33,7 @@ KINDS = (
     (r"pos|wpe", "it has learned positions, not RoPE"),
     (r"mlp\.(0|2|fc\w*|c_fc|c_proj|net\.\d)\.", "its mlp is two linears, not SwiGLU"),
     (r"\.bias$", "its linears have biases"),
-    (r"attn\.(q|k|v|query|key|value|c_attn|in_proj)\w*\.", "its attention has no joint qkv"),
+    (r"attn\.(?!qkv\.|out\.)\w+\.weight", "its attention is not one qkv and one out"),
     (r"experts?\.|router", "its mlp is a mixture of experts"),
 )
 """Names by which another kind of block is known, and what it is."""

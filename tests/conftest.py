@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.train_command import Command, make_command
+
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # With more, a busy machine's waiting threads cost more than all the tests; before torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -91,3 +93,31 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(cell, "run_cell", run_cell)
     monkeypatch.setattr(sweep, "calibrate", lambda: plan.Machine(1e-4, 1e9))
     return ran
+
+
+@pytest.fixture
+def train(empty_store: Path, tmp_path: Path) -> Command:
+    """Call ``python -m runners.train`` in this process, on a results folder of the test's own."""
+    return make_command(empty_store, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def done(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """The same on a folder in which one whole run was made, and published as ``story``."""
+    made = make_command(empty_store, tmp_path_factory.mktemp("trained"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        assert made(None, "out=story").status == 0
+    return made
+
+
+@pytest.fixture
+def run_id(done: Command) -> str:
+    """The id of the run that ``done`` made."""
+    return done.ids()[0]
+
+
+@pytest.fixture
+def checkpoint(done: Command) -> Path:
+    """What that run published."""
+    return done.results / "checkpoints" / "story"

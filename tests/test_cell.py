@@ -31,6 +31,12 @@ NANO = ModelConfig(
     context_length=64, n_layers=2, d_model=64, n_heads=4, n_kv_heads=4, head_dim=16, d_ff=176
 )
 QUICK = TimingConfig(min_repeats=1, max_repeats=2, budget_s=5.0)
+ONCE: dict[str, Any] = {
+    "timing": TimingConfig(budget_s=0.0),
+    "length": LengthConfig(new_tokens=1),
+    "sampler": SamplerConfig(temperature=1.0),
+}
+"""Little to do where threads crowd each other."""
 
 
 def config(**changes: Any) -> BenchConfig:
@@ -115,7 +121,7 @@ def test_b2_a_cell_puts_everything_back() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     for wanted in (threads + 1, 1):
-        measured = run_cell(config(device=DeviceConfig(threads=wanted), sampler=SAMPLED))
+        measured = run_cell(config(device=DeviceConfig(threads=wanted), **ONCE))
         assert measured.tags["tinygpt.threads"] == str(wanted)
         assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), before)
@@ -147,7 +153,7 @@ def test_by_default_a_cell_takes_the_usable_cores(monkeypatch: pytest.MonkeyPatc
 
 def test_more_threads_than_cores_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "usable_cores", lambda: 1)
-    measured = run_cell(config(device=DeviceConfig(threads=2)))
+    measured = run_cell(config(device=DeviceConfig(threads=2), **ONCE))
     assert measured.outcome == "ok"
     assert measured.notes == ["device.threads=2: only 1 cores are usable here"]
 

@@ -8,6 +8,7 @@ Only safetensors is read here: loading it cannot run code.
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,8 +17,15 @@ from torch import Tensor
 
 from tinygpt.config import ModelConfig, PrecisionConfig
 from tinygpt.model import GPT, init_weights
+from tinygpt.tokenizer import EOT, Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",  # a LlamaTokenizer would put <s> in front
+    "bos_token": EOT,
+    "eos_token": EOT,
+    "clean_up_tokenization_spaces": False,
+}
 
 
 def random_model(config: ModelConfig, seed: int) -> GPT:
@@ -43,8 +51,13 @@ def load_model(folder: Path, config: ModelConfig) -> GPT:
         ) from None
     model = _empty_model(config)
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in tensors.items()}
-    if config.tie_embeddings:
-        tensors.pop("lm_head.weight", None)
+    if config.tie_embeddings and "lm_head.weight" in tensors:
+        head, embedding = tensors.pop("lm_head.weight"), tensors.get("model.embed_tokens.weight")
+        if embedding is None or not torch.equal(head, embedding):
+            raise ValueError(
+                f"{path}: lm_head.weight is not the embedding, and the model ties them; "
+                "set model.tie_embeddings=false (tie_word_embeddings in config.json)"
+            )
     wanted = {name: list(tensor.shape) for name, tensor in to_llama(model).items()}
     found = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
@@ -55,18 +68,39 @@ def load_model(folder: Path, config: ModelConfig) -> GPT:
     return model.eval()
 
 
-def save_model(model: GPT, folder: Path) -> None:
-    """Write config.json and model.safetensors; each replaces an older one only when complete."""
+def save_model(
+    model: GPT,
+    folder: Path,
+    *,
+    precision: PrecisionConfig | None = None,
+    tokenizer: Tokenizer | None = None,
+    card: str = "",
+) -> None:
+    """Write config.json and model.safetensors, with a tokenizer and a README.md where given.
+
+    The weights are rounded to ``precision``, or kept as they are. Nothing of an older checkpoint is
+    replaced before everything of the new one is written.
+    """
+    dtype = DTYPES[precision.kind] if precision else model.dtype
+    llama = to_llama(model)
+    weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in llama.items()}
+    config = {**model.config.to_llama(), "torch_dtype": str(dtype).removeprefix("torch.")}
+    texts = {"README.md": card} if card else {}
+    if tokenizer:
+        config |= {"bos_token_id": tokenizer.eot_id, "eos_token_id": tokenizer.eot_id}
+        texts["tokenizer_config.json"] = _json(_TOKENIZER_CONFIG)
+    texts["config.json"] = _json(config)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.contiguous().cpu() for name, tensor in to_llama(model).items()}
-    dtype = str(model.dtype).removeprefix("torch.")
-    temporary = folder / "model.safetensors.tmp"
-    save_file(weights, temporary, metadata={"format": "pt"})
-    temporary.replace(folder / "model.safetensors")
-    temporary = folder / "config.json.tmp"
-    config = {**model.config.to_llama(), "torch_dtype": dtype}
-    temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(folder / "config.json")
+    new = {name: folder / f"{name}.tmp" for name in texts}
+    for name, path in new.items():
+        path.write_text(texts[name], encoding="utf-8")
+    if tokenizer:
+        new["tokenizer.json"] = folder / "tokenizer.json.tmp"
+        tokenizer.save(new["tokenizer.json"])
+    new["model.safetensors"] = folder / "model.safetensors.tmp"
+    save_file(weights, new["model.safetensors"], metadata={"format": "pt"})
+    for name, path in new.items():
+        path.replace(folder / name)
 
 
 def to_llama(model: GPT) -> dict[str, Tensor]:
@@ -105,6 +139,10 @@ def weights_sha256(model: GPT) -> str:
 def cast(model: GPT, precision: PrecisionConfig, device: torch.device) -> GPT:
     """The model with its weights rounded to ``precision``, on ``device``."""
     return model.to(device=device, dtype=DTYPES[precision.kind])
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2) + "\n"
 
 
 def _empty_model(config: ModelConfig) -> GPT:

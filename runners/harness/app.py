@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from runners.harness import config as configs
+from runners.harness import presets
 from runners.harness.config import UsageError
 from runners.harness.paths import conf_dir
 
@@ -101,6 +102,10 @@ def run(app: App) -> int:
 
     from runners.harness import sweeper
 
+    misplaced = presets.misplaced(app.name, app.schema, sys.argv[1:])
+    if misplaced:
+        print(f"{app.name}: {misplaced}", file=sys.stderr)
+        return 2
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hands us the exception in place of a printed one
     configs.register()
     sweeper.register()

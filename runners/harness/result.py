@@ -131,7 +131,9 @@ def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
         if group.startswith("hydra/") or option is None:
             continue
         by_value = [
-            override.partition(".")[2] for override in overrides if override.startswith(f"{group}.")
+            override.partition(".")[2]
+            for override in (word.lstrip("+") for word in overrides)
+            if override.startswith(f"{group}.")
         ]
         choices[group] = " ".join([str(option), *by_value])
     return choices

@@ -101,8 +101,9 @@ class PromptConfig:
 
     def __post_init__(self) -> None:
         require(
-            self.tokens >= 1,
-            f"tokens={self.tokens}: must be at least 1: the model needs a token to start from",
+            1 <= self.tokens < 2**31,
+            f"tokens={self.tokens}: must be at least 1, since the model needs a token to start, "
+            "and below 2**31",
         )
         require(
             self.text is None or self.file is None,

@@ -5,22 +5,21 @@ The store is absolute wherever a command was typed: an sqlite file in ``tracking
 server. One run costs one create, one batch and one call for its artefacts.
 """
 
-import json
 import logging
 import math
 import os
+import shlex
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
-from omegaconf import OmegaConf
 
-from runners.harness import environment
-from runners.harness.config import flatten
+from runners.harness import record
 from runners.harness.paths import absolute
 from runners.harness.schema import TrackingConfig
 
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _RUN_STATUS = {"ok": "FINISHED", "skipped": "FINISHED", "interrupted": "KILLED"}
-_MAX_TAG = 5000  # MLflow's own limits are 8,000 for a tag and 6,000 for a param
+_MAX_METRICS = 1000  # MLflow takes no more in one call
+_MAX_TAG, _MAX_PARAM = 8000, 6000  # characters; MLflow's own limits
 
 
 class TrackingError(Exception):
@@ -131,12 +131,14 @@ class Store:
             "tinygpt.kind": "sweep",
             "tinygpt.sweep": sweep,
             "tinygpt.top": "true",
-            "mlflow.note.content": f"{cells} cells: {' '.join(overrides)}",
-            **_code_tags(),
+            "tinygpt.overrides": shlex.join(overrides),
+            "mlflow.note.content": f"{cells} cells: {shlex.join(overrides)}",
+            **record.code_tags(),
         }
         with _reaching(self.uri):
             run = self._create(kind, f"sweep {sweep}", tags)
-            self._log(run, params={"overrides": " ".join(overrides), "cells": cells})
+            params = {"cells": cells}
+            self._log(run.info.run_id, params=params)
         return str(run.info.run_id)
 
     def end_sweep(self, run_id: str, outcome: str, tables: Path) -> None:
@@ -147,40 +149,48 @@ class Store:
             self.client.set_tag(run_id, "tinygpt.outcome", outcome)
             self.client.set_terminated(run_id, _RUN_STATUS.get(outcome, "FAILED"))
 
-    def log_cell(self, folder: Path) -> str:
-        """Deliver the finished cell of ``folder`` as a whole, ended run; returns MLflow's id."""
-        cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
-        config: Any = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-        tags = {
-            "tinygpt.kind": cell["kind"],
-            "tinygpt.cell": cell["cell"],
-            "tinygpt.outcome": cell["outcome"],
-            **cell["tags"],
-            **_code_tags(),
-        }
-        if cell["sweep"]:
-            sweep = json.loads((folder.parent / "sweep.json").read_text(encoding="utf-8"))
-            tags |= {"tinygpt.sweep": cell["sweep"], "mlflow.parentRunId": sweep["run_id"]}
-        else:  # a lone cell has no parent, and is found as a sweep of one
-            tags |= {"tinygpt.sweep": cell["cell"], "tinygpt.top": "true"}
-        if cell["reason"]:
-            tags["tinygpt.reason"] = cell["reason"]
-        if cell["notes"]:
-            tags["tinygpt.notes"] = "; ".join(cell["notes"])
-        odd = sorted(name for name, value in cell["metrics"].items() if not math.isfinite(value))
-        if odd:  # MLflow would store NaN as 0 and inf as 1.8e308
-            tags["tinygpt.nonfinite"] = ", ".join(odd)
-        params = flatten(dict(config))
-        params |= {f"choice.{group}": option for group, option in cell["choices"].items()}
-        metrics = {name: value for name, value in cell["metrics"].items() if name not in odd}
-        name = f"{cell['cell']} {_title(cell['choices'])}"
-        status = _RUN_STATUS.get(cell["outcome"], "FAILED")
+    def open_cell(self, folder: Path) -> str:
+        """Create the run of the cell that runs in ``folder``, to be watched; returns its id."""
+        cell = record.read(folder)
         with _reaching(self.uri):
-            run = self._create(cell["kind"], name, tags, cell["started"])
-            run_id = str(run.info.run_id)
-            self._log(run, params=params, metrics=metrics, at=cell["ended"])
+            run = self._create(cell.kind, cell.name, cell.tags, cell.started)
+            self._log(run.info.run_id, params=cell.params)
+        return str(run.info.run_id)
+
+    def log_steps(
+        self, run_id: str, rows: Sequence[Mapping[str, float]], files: Sequence[Path] = ()
+    ) -> None:
+        """Deliver finite figures by their ``step``, and files, to a run that is open."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(name, float(value), now, int(row["step"]))
+            for row in rows
+            for name, value in row.items()
+            if name != "step" and math.isfinite(value)
+        ]
+        with _reaching(self.uri):
+            for first in range(0, len(metrics), _MAX_METRICS):
+                self.client.log_batch(run_id, metrics[first : first + _MAX_METRICS])
+            for file in files:
+                self.client.log_artifact(run_id, str(file))
+
+    def log_cell(self, folder: Path, open_run: str = "") -> str:
+        """Deliver the finished cell of ``folder`` and end its run, made here unless it is open;
+        returns MLflow's id.
+        """
+        cell = record.read(folder)
+        with _reaching(self.uri):
+            run_id = open_run
+            if not open_run:
+                run = self._create(cell.kind, cell.name, cell.tags, cell.started)
+                run_id = str(run.info.run_id)
+            tags = cell.tags if open_run else {}
+            self._log(run_id, params=cell.params, metrics=cell.metrics, tags=tags, at=cell.ended)
             self.client.log_artifacts(run_id, str(folder))
-            self.client.set_terminated(run_id, status, int(cell["ended"] * 1000))
+            status = _RUN_STATUS.get(cell.outcome, "FAILED")
+            self.client.set_terminated(run_id, status, int(cell.ended * 1000))
         return run_id
 
     def search(self, kind: str, where: str, limit: int | None = None) -> list["Run"]:
@@ -209,29 +219,18 @@ class Store:
 
     def _log(
         self,
-        run: "Run",
+        run_id: str,
         *,
         params: dict[str, Any],
         metrics: dict[str, float] | None = None,
+        tags: dict[str, str] | None = None,
         at: float = 0.0,
     ) -> None:
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Metric, Param, RunTag
 
         self.client.log_batch(
-            run.info.run_id,
+            run_id,
             metrics=[Metric(k, float(v), int(at * 1000), 0) for k, v in (metrics or {}).items()],
-            params=[Param(k, str(v)[:_MAX_TAG]) for k, v in params.items()],
+            params=[Param(k, str(v)[:_MAX_PARAM]) for k, v in params.items()],
+            tags=[RunTag(k, v[:_MAX_TAG]) for k, v in (tags or {}).items()],
         )
-
-
-def _code_tags() -> dict[str, str]:
-    code = environment.code()
-    tags = {"tinygpt.version": str(code["version"]), "tinygpt.code_sha256": code["sha256"]}
-    if "commit" in code:
-        tags |= {"mlflow.source.git.commit": code["commit"], "tinygpt.git_sha": code["commit"]}
-        tags["tinygpt.git_dirty"] = str(code["dirty"]).lower()
-    return tags
-
-
-def _title(choices: dict[str, str]) -> str:
-    return " ".join(choices[g] for g in ("device", "batch", "length", "cache") if g in choices)

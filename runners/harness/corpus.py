@@ -1,0 +1,127 @@
+"""A text to learn from: read, cut into what is learnt and what is held out, made into tokens.
+
+The text is cut first and the tokenizer learns from the first part only, so that nothing of the
+held-out tail is seen by anything. The cut is at the end of a paragraph, line or word.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from runners.harness.paths import absolute
+from runners.harness.train_schema import TrainConfig
+from tinygpt.tokenizer import Tokenizer
+
+_LOOK_BACK = 2000
+"""Characters before the exact share in which a clean place to cut is looked for."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text in tokens."""
+
+    name: str
+    """Of the file, without its folder."""
+    sha256: str
+    """Of the file's content."""
+    text_bytes: int
+    """Bytes of the whole text."""
+    train_bytes: int
+    """Bytes of the part that is learnt."""
+    train_ids: list[int]
+    held_out_ids: list[int]
+    tokenizer: Tokenizer
+
+    @property
+    def target_bytes(self) -> int:
+        """Bytes of the held-out tokens that are predicted: all but the first one."""
+        return len(self.tokenizer.decode_bytes(self.held_out_ids[1:]))
+
+
+def read_text(path: str | None) -> str:
+    """The text of a file, to the byte. Raises ValueError, one line, for what is no such text."""
+    if path is None:
+        raise ValueError(
+            "corpus.path: no text is given; corpus.path=FILE, any UTF-8 text, or "
+            "experiment=holmes for the one that scripts/fetch_corpus.py fetches"
+        )
+    try:
+        text = absolute(path).read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ValueError(
+            f"corpus.path={path}: no such file; give the path of a UTF-8 text (python "
+            "scripts/fetch_corpus.py fetches the one of experiment=holmes)"
+        ) from None
+    except OSError as error:
+        raise ValueError(
+            f"corpus.path={path}: cannot be read ({error.strerror}); give the path of a UTF-8 text"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"corpus.path={path}: byte {error.start} is not UTF-8; save the text as UTF-8"
+        ) from None
+    if not text:
+        raise ValueError(f"corpus.path={path}: is empty (0 bytes); give a text to learn from")
+    return text
+
+
+def sha256(text: str) -> str:
+    """A digest of the text as its file has it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def split(text: str, held_out: float) -> tuple[str, str]:
+    """The part to learn from and the held-out tail, which has at least its share of characters."""
+    cut = len(text) - round(len(text) * held_out)
+    earliest = max(0, cut - min(_LOOK_BACK, len(text) - cut))
+    for boundary in ("\n\n", "\n", " "):
+        found = text.rfind(boundary, earliest, cut)
+        if found >= 0:
+            cut = found + len(boundary)
+            break
+    return text[:cut], text[cut:]
+
+
+def load(config: TrainConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """The tokens of ``corpus.path``, by a tokenizer that learns from them unless one is given.
+
+    Raises ValueError, one line, for a text that is too short for the model.
+    """
+    path, text = config.corpus.path, read_text(config.corpus.path)
+    learnt, tail = split(text, config.corpus.held_out)
+    if tokenizer is None:
+        # Without a text to learn from there are still the bytes, to count tokens by.
+        size = config.model.vocab_size
+        tokenizer = Tokenizer.train(learnt, size) if learnt else Tokenizer([])
+    train_ids, held_out_ids = tokenizer.encode(learnt), tokenizer.encode(tail)
+    _require_enough(config, len(train_ids), len(held_out_ids))
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise ValueError(
+            f"model.vocab_size={config.model.vocab_size}: the tokenizer of corpus.path={path} has "
+            f"{tokenizer.vocab_size} entries, since no other pair of symbols occurs twice; set "
+            f"model.vocab_size={tokenizer.vocab_size} or give a longer text"
+        )
+    return Corpus(
+        name=Path(path or "").name,
+        sha256=sha256(text),
+        text_bytes=len(text.encode()),
+        train_bytes=len(learnt.encode()),
+        train_ids=train_ids,
+        held_out_ids=held_out_ids,
+        tokenizer=tokenizer,
+    )
+
+
+def _require_enough(config: TrainConfig, train_tokens: int, held_out_tokens: int) -> None:
+    share, window = config.corpus.held_out, config.model.context_length
+    if train_tokens <= window:
+        raise ValueError(
+            f"corpus.path={config.corpus.path}: its first {1 - share:.4g} make {train_tokens} "
+            f"tokens, and a window of model.context_length={window} needs at least {window + 1}; "
+            "give a longer text or lower model.context_length"
+        )
+    if held_out_tokens < 2:
+        raise ValueError(
+            f"corpus.path={config.corpus.path}: its last {share:.4g} make {held_out_tokens} "
+            "tokens, and a loss needs at least 2; give a longer text or raise corpus.held_out"
+        )

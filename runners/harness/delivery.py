@@ -1,0 +1,82 @@
+"""How a run that takes long enough to be watched gets to MLflow: opened first, filled as it goes.
+
+Its folder on disk is ahead of MLflow all the time. A store that cannot be reached for a while is
+told once, and gets what it missed with the next figures.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from runners.harness import progress
+from runners.harness.app import Sweep
+from runners.harness.config import UsageError
+from runners.harness.result import Place, write_json
+from runners.harness.schema import TrackingConfig
+from runners.harness.tracking import TrackingError, open_store
+
+
+class Delivery:
+    """Delivers the run of the job at ``place``; UsageError, with nothing left, if it cannot."""
+
+    def __init__(self, config: TrackingConfig, place: Place) -> None:
+        self.complete = False
+        """Whether MLflow has everything."""
+        self._store, self._place = open_store(config), place
+        self._rows: list[dict[str, float]] = []
+        self._files: list[Path] = []
+        self._told = False
+        try:
+            self._run_id = self._store.open_cell(place.folder)
+        except TrackingError as error:
+            shutil.rmtree(place.folder, ignore_errors=True)
+            raise UsageError(f"tracking: {error}; nothing was run") from None
+
+    def __call__(self, rows: Sequence[dict[str, float]], files: Sequence[Path] = ()) -> None:
+        """Deliver figures by their ``step``, and files that are new or changed."""
+        self._rows += rows
+        self._files = list(dict.fromkeys([*self._files, *files]))
+        try:
+            self._store.log_steps(self._run_id, self._rows, self._files)
+        except TrackingError as error:
+            if not self._told:
+                progress.complain(f"not tracked for now: {error}; the run goes on")
+            self._told = True
+            return
+        self._rows, self._files = [], []
+
+    def finish(self) -> None:
+        """Deliver the finished folder and end the run."""
+        folder = self._place.folder
+        try:
+            self._store.log_steps(self._run_id, self._rows)
+            self._store.log_cell(folder, self._run_id)
+        except TrackingError as error:
+            progress.complain(f"not tracked: {error}; the result is complete in {folder}")
+            return
+        self.complete = True
+
+
+@contextmanager
+def tracked_sweep(kind: str, sweep: Sweep) -> Iterator[None]:
+    """Open the parent run of a sweep whose jobs run inside; end it however they end."""
+    store, folder = open_store(sweep.configs[0].tracking), sweep.folder
+    try:
+        run_id = store.begin_sweep(folder.name, kind, sweep.overrides, len(sweep.configs))
+    except TrackingError as error:
+        raise UsageError(f"tracking: {error}; nothing was run") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {"sweep": folder.name, "kind": kind, "overrides": sweep.overrides, "run_id": run_id}
+    cells = len(sweep.configs)
+    write_json(folder / "sweep.json", {**facts, "cells": cells, "started": time.time()})
+    outcome = "interrupted"
+    try:
+        yield
+        outcome = "ok"
+    finally:
+        try:
+            store.end_sweep(run_id, outcome, folder / "tables")
+        except TrackingError as error:
+            progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")

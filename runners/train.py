@@ -1,0 +1,158 @@
+"""Train a model on a text: tokenizer, weights, loss curve, samples, and a checkpoint that ships.
+
+The job's way: the text becomes tokens, ``train_run`` learns from them and keeps everything on disk,
+MLflow gets the figures as they come, and the best weights get a name once all steps are done.
+"""
+
+import sys
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from omegaconf import DictConfig
+
+from runners.harness import app, corpus
+from runners.harness.config import UsageError, to_config, to_dict
+from runners.harness.paths import absolute
+from runners.harness.train_schema import TrainConfig
+
+if TYPE_CHECKING:
+    from runners.harness.result import CellResult, Place
+
+USAGE = """\
+usage: python -m runners.train [-m] corpus.path=FILE [GROUP=OPTION ...] [KEY=VALUE ...]
+
+  python -m runners.train corpus.path=book.txt                any UTF-8 text
+  python -m runners.train experiment=holmes out=holmes        the model that ships
+  python -m runners.train experiment=holmes resume=ID         go on where run ID stopped
+  python -m runners.train -m experiment=holmes train.lr=1e-3,3e-3
+
+groups: model, device, sampler (of the samples of text)
+keys: train.steps|batch|lr|min_lr|warmup_steps|weight_decay|grad_clip|dropout|eval_every|
+sample_every|sample_prompt|autocast|compile|stop_after, corpus.path|held_out, seed, out, resume,
+tracking.dir|uri; `--cfg job` prints the config that a command composes to.
+"""
+
+
+class Finished(NamedTuple):
+    """What a job tells the process that started it."""
+
+    cell: str
+    outcome: str
+    reason: str
+    tracked: bool
+
+
+def check(config: TrainConfig) -> None:
+    """What a run needs from the file system is there; UsageError otherwise."""
+    try:
+        corpus.read_text(config.corpus.path)
+        resumed_from(config)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def resumed_from(config: TrainConfig) -> Path | None:
+    """The folder of the run to go on from: a path, or its id, of which a prefix is enough."""
+    if config.resume is None:
+        return None
+    state = Path("last") / "state.safetensors"
+    if (absolute(config.resume) / state).is_file():
+        return absolute(config.resume)
+    folder = absolute(config.tracking.dir) / "checkpoints"
+    known = sorted(path.parents[1].name for path in folder.glob(f"*/{state.as_posix()}"))
+    found = [name for name in known if name.startswith(config.resume)]
+    if len(found) != 1:
+        how = "is the beginning of several ids" if found else "no such run"
+        raise ValueError(
+            f"resume={config.resume}: {how}; give the id of one of: "
+            f"{', '.join(found or known) or f'(none has its state in {folder})'}"
+        )
+    return folder / found[0]
+
+
+def job(cfg: DictConfig) -> Finished:
+    """Train once and keep what came of it: on disk first, in MLflow second."""
+    from runners.harness import result, train_run, train_state
+    from runners.harness.delivery import Delivery
+    from tinygpt.tokenizer import Tokenizer
+
+    config = to_config(cfg, TrainConfig)
+    place = result.Place.of_job()
+    resumed = tokenizer = None
+    try:
+        folder = resumed_from(config)
+        if folder:
+            digest = corpus.sha256(corpus.read_text(config.corpus.path))
+            state = train_state.read(folder / "last", train_state.identity(config, digest))
+            resumed = train_run.Resumed(folder, state)
+            tokenizer = Tokenizer.load(folder / "last" / "tokenizer.json")
+        text = corpus.load(config, tokenizer)
+    except ValueError as error:
+        with suppress(OSError):
+            place.folder.rmdir()  # Hydra's, and empty
+        raise UsageError(str(error)) from None
+    result.begin(place, "train", to_dict(config))
+    delivery = Delivery(config.tracking, place)
+    measured = train_run.train(config, text, place, resumed, delivery)
+    result.finish(place, measured)
+    delivery.finish()
+    _tell(config, place, measured)
+    if measured.outcome == "interrupted":
+        raise SystemExit(143) if measured.reason == "SIGTERM" else KeyboardInterrupt
+    return Finished(place.cell, measured.outcome, measured.reason, delivery.complete)
+
+
+def _tell(config: TrainConfig, place: "Place", measured: "CellResult") -> None:
+    """What the run came to, where its weights are, and how to go on."""
+    from runners.harness import train_report, train_state
+
+    figures = measured.metrics
+    if "val_loss_nats" in figures:
+        for label, loss, bits in (
+            ("held out", "val_loss_nats", "bits_per_byte"),
+            ("unigram", "unigram_loss_nats", "unigram_bits_per_byte"),
+            ("trigram", "trigram_loss_nats", "trigram_bits_per_byte"),
+        ):
+            print(f"{label}: {figures[loss]:.3f} nats a token, {figures[bits]:.3f} bits a byte")
+        print(f"checkpoint={place.cell}: {train_state.checkpoint_folder(config, place.cell)}")
+    done = int(figures.get("steps_done", 0))
+    if done == config.train.steps and measured.outcome == "ok":
+        if config.out:
+            print(f"checkpoint={config.out}: the same weights")
+    elif done and measured.outcome in ("ok", "interrupted"):
+        words = [w for w in place.overrides if not w.startswith(("resume=", "train.stop_after="))]
+        print(f"stopped after step {done} of {config.train.steps}; this goes on from there:")
+        print(f"{train_report.command(words, private=True)} resume={place.cell}")
+    for note in measured.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
+    from runners.harness.delivery import tracked_sweep
+
+    if any(config.out for config in sweep.configs):
+        raise UsageError(
+            f"out={sweep.configs[0].out}: the {len(sweep.configs)} runs of a sweep would replace "
+            "each other; leave it out, each run's weights are found by its id"
+        )
+    return tracked_sweep("train", sweep)
+
+
+TRAIN = app.App("train", job, TrainConfig, check, _around_sweep, lambda: USAGE.rstrip())
+
+
+def main() -> None:
+    """Entry point of ``python -m runners.train`` and ``tinygpt-train``."""
+    status = app.run(TRAIN)
+    wrong = [run for run in TRAIN.returned if run.outcome not in ("ok", "skipped")]
+    for run in wrong:
+        print(f"{run.cell} {run.outcome}: {run.reason}", file=sys.stderr)
+    lost = not all(run.tracked for run in TRAIN.returned)
+    sys.exit(status or int(bool(wrong) or lost))
+
+
+if __name__ == "__main__":
+    from runners import train  # the job has to be importable by name in a launcher's workers
+
+    train.main()
