@@ -5,7 +5,8 @@ import sys
 from omegaconf import DictConfig
 
 from runners.harness import app
-from runners.harness.config import UsageError, to_config
+from runners.harness.config import to_config
+from runners.harness.errors import UsageError
 from runners.harness.schema import TablesConfig
 
 USAGE = """\

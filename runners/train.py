@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from omegaconf import DictConfig
 
 from runners.harness import app, corpus
-from runners.harness.config import UsageError, to_config, to_dict
+from runners.harness.config import to_config, to_dict
+from runners.harness.errors import UsageError
 from runners.harness.paths import absolute
 from runners.harness.train_schema import TrainConfig
 

@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 
 from runners.harness import config as configs
 from runners.harness import overrides
-from runners.harness.config import UsageError, to_config
+from runners.harness.config import to_config
+from runners.harness.errors import UsageError
 from runners.harness.paths import conf_dir
 from runners.harness.schema import BenchConfig, TablesConfig
 

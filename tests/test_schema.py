@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from runners.harness.config import UsageError, from_dict
+from runners.harness.config import from_dict
+from runners.harness.errors import UsageError
 from runners.harness.schema import BenchConfig, TablesConfig
 
 TRACKED: dict[str, Any] = {"tracking": {"dir": "results"}}

@@ -9,7 +9,8 @@ import torch
 from runners import bench as bench_module
 from runners import train as train_module
 from runners.harness import paths, presets
-from runners.harness.config import UsageError, from_dict
+from runners.harness.config import from_dict
+from runners.harness.errors import UsageError
 from runners.harness.schema import BenchConfig
 from runners.harness.tracking import Store
 from runners.harness.train_schema import TrainConfig

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from runners.harness import config as configs
 from runners.harness import presets
-from runners.harness.config import UsageError
+from runners.harness.errors import UsageError
 from runners.harness.paths import conf_dir
 
 

@@ -18,6 +18,7 @@ from omegaconf.errors import (
 )
 
 from runners.harness import overrides
+from runners.harness.errors import UsageError
 from runners.harness.paths import absolute, find_checkpoint, results_dir
 from runners.harness.schema import BenchConfig, TablesConfig
 from runners.harness.train_schema import TrainConfig
@@ -28,20 +29,6 @@ C = TypeVar("C")
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
 PROMPT_HINT = "a text that Hydra's grammar cannot carry goes into a file: prompt.file=PATH"
 _TYPES = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
-
-
-class UsageError(SystemExit):
-    """A command or config that is wrong: one line for the user, exit status 2.
-
-    A SystemExit, so that it ends a sweep, and passes Hydra's own handlers.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(2)
-        self.message = " ".join(message.split())
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def register() -> None:

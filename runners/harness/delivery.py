@@ -6,16 +6,18 @@ told once, and gets what it missed with the next figures.
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from runners.harness import progress
 from runners.harness.app import Sweep
-from runners.harness.config import UsageError
+from runners.harness.errors import UsageError
 from runners.harness.result import Place, write_json
 from runners.harness.schema import TrackingConfig
-from runners.harness.tracking import TrackingError, open_store
+from runners.harness.tracking import Store, TrackingError, open_store
+
+_RANK = ("interrupted", "failed", "ok")  # the worst first
 
 
 class Delivery:
@@ -59,9 +61,18 @@ class Delivery:
         self.complete = True
 
 
+def _nothing_to_sum_up(store: Store, folder: Path) -> str:
+    return "ok"
+
+
 @contextmanager
-def tracked_sweep(kind: str, sweep: Sweep) -> Iterator[None]:
-    """Open the parent run of a sweep whose jobs run inside; end it however they end."""
+def tracked_sweep(
+    kind: str, sweep: Sweep, sum_up: Callable[[Store, Path], str] = _nothing_to_sum_up
+) -> Iterator[None]:
+    """Open the parent run of a sweep whose jobs run inside; end it however they end.
+
+    ``sum_up`` puts the sweep's tables into its folder's tables/ and returns its outcome.
+    """
     store, folder = open_store(sweep.configs[0].tracking), sweep.folder
     try:
         run_id = store.begin_sweep(folder.name, kind, sweep.overrides, len(sweep.configs))
@@ -77,6 +88,7 @@ def tracked_sweep(kind: str, sweep: Sweep) -> Iterator[None]:
         outcome = "ok"
     finally:
         try:
-            store.end_sweep(run_id, outcome, folder / "tables")
+            summed_up = sum_up(store, folder)
+            store.end_sweep(run_id, min(outcome, summed_up, key=_RANK.index), folder / "tables")
         except TrackingError as error:
             progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")

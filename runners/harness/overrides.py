@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 
 from runners.harness import schema, train_schema
+from runners.harness.errors import UsageError
 from runners.harness.paths import config_groups, group_options
 
 LIST_KEYS = frozenset({"sweep"})
@@ -66,8 +67,6 @@ def keep_text(override: Override) -> Override:
 
 def _require_option(group: str, typed: str, value: Any) -> None:
     """Hydra stumbles over a list in the place of an option, and takes null for no group at all."""
-    from runners.harness.config import UsageError
-
     words = value.list if isinstance(value, ChoiceSweep) else [value]
     if any(word is None or isinstance(word, list | dict) for word in words):
         raise UsageError(

@@ -15,7 +15,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from runners.harness import app
-from runners.harness.config import UsageError
+from runners.harness.errors import UsageError
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
