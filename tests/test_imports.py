@@ -14,8 +14,9 @@ FORBIDDEN = {"hydra", "omegaconf", "mlflow", "pandas", "runners"}
 LIBRARY = ("config tokenizer rope cache model cost sampling generation checkpoint engines").split()
 HARNESS = (
     "errors paths stats schema train_schema environment stopping baselines gate overrides config "
-    "presets corpus record identity inputs result metrics timing cell plan progress training train_report "
-    "train_state train_progress train_run tracking tables render app delivery sweep sweeper"
+    "presets corpus record identity inputs result metrics timing cell plan progress training "
+    "train_report train_state train_progress train_run tracking tables render app delivery sweep "
+    "sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
 LATE = {("app", "sweeper")}
