@@ -4,9 +4,8 @@ A cell's way: Hydra composes it, the schema types and checks it, ``run_cell`` me
 folder keeps everything, MLflow gets a copy, the tables read it back from there.
 """
 
-import sys
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
@@ -33,16 +32,7 @@ _OTHER_KEYS = (
 )
 
 
-class Finished(NamedTuple):
-    """What a job tells the process that started it."""
-
-    cell: str
-    outcome: str
-    reason: str
-    tracked: bool
-
-
-def job(cfg: DictConfig) -> Finished:
+def job(cfg: DictConfig) -> app.Finished:
     """Run one cell and keep its result: on disk first, in MLflow second."""
     from runners.harness import progress, render, result
     from runners.harness.cell import run_cell
@@ -53,17 +43,20 @@ def job(cfg: DictConfig) -> Finished:
     store = open_store(config.tracking)
     place = result.Place.of_job()
     show = progress.CellProgress(place)
+    stopped: KeyboardInterrupt | None = None
     try:
         result.begin(place, "bench", to_dict(config))
         try:
             measured = run_cell(config, show)
-        except KeyboardInterrupt:
-            measured = result.CellResult("interrupted", "Ctrl-C")
+        except KeyboardInterrupt as stop:
+            stopped = stop
+            reason = "SIGTERM" if isinstance(stop, app.Terminated) else "Ctrl-C"
+            measured = result.CellResult("interrupted", reason)
         result.finish(place, measured)
     except OSError as error:
         measured = result.CellResult("failed", f"{place.folder}: {error}")
         show.finished(measured)
-        return Finished(place.cell, measured.outcome, measured.reason, False)
+        return app.Finished(place.cell, measured.outcome, measured.reason, False)
     tracked = True
     try:
         store.log_cell(place.folder)
@@ -73,9 +66,9 @@ def job(cfg: DictConfig) -> Finished:
     show.finished(measured)
     if tracked and place.sweep is None:
         render.show(render.bench_tables(cells(place.cell, store))[0])
-    if measured.outcome == "interrupted":
-        raise KeyboardInterrupt
-    return Finished(place.cell, measured.outcome, measured.reason, tracked)
+    if stopped:
+        raise stopped
+    return app.Finished(place.cell, measured.outcome, measured.reason, tracked)
 
 
 def _around_sweep(cells: app.Sweep) -> AbstractContextManager[None]:
@@ -92,14 +85,9 @@ def _usage() -> str:
 BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, _usage)
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of ``python -m runners.bench`` and ``tinygpt-bench``."""
-    status = app.run(BENCH)
-    wrong = [cell for cell in BENCH.returned if cell.outcome not in ("ok", "skipped")]
-    for cell in wrong:
-        print(f"{cell.cell} {cell.outcome}: {cell.reason}", file=sys.stderr)
-    lost = not all(cell.tracked for cell in BENCH.returned)
-    sys.exit(status or int(bool(wrong) or lost))
+    app.run_cells(BENCH)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ MLflow gets the figures as they come, and the best weights get a name once all s
 import sys
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
@@ -33,15 +33,6 @@ keys: train.steps|batch|lr|min_lr|warmup_steps|weight_decay|grad_clip|dropout|ev
 sample_every|sample_prompt|autocast|compile|stop_after, corpus.path|held_out, seed, out, resume,
 tracking.dir|uri; `--cfg job` prints the config that a command composes to.
 """
-
-
-class Finished(NamedTuple):
-    """What a job tells the process that started it."""
-
-    cell: str
-    outcome: str
-    reason: str
-    tracked: bool
 
 
 def check(config: TrainConfig) -> None:
@@ -72,7 +63,7 @@ def resumed_from(config: TrainConfig) -> Path | None:
     return folder / found[0]
 
 
-def job(cfg: DictConfig) -> Finished:
+def job(cfg: DictConfig) -> app.Finished:
     """Train once and keep what came of it: on disk first, in MLflow second."""
     from runners.harness import result, train_run, train_state
     from runners.harness.delivery import Delivery
@@ -100,8 +91,8 @@ def job(cfg: DictConfig) -> Finished:
     delivery.finish()
     _tell(config, place, measured)
     if measured.outcome == "interrupted":
-        raise SystemExit(143) if measured.reason == "SIGTERM" else KeyboardInterrupt
-    return Finished(place.cell, measured.outcome, measured.reason, delivery.complete)
+        raise app.Terminated if measured.reason == "SIGTERM" else KeyboardInterrupt
+    return app.Finished(place.cell, measured.outcome, measured.reason, delivery.complete)
 
 
 def _tell(config: TrainConfig, place: "Place", measured: "CellResult") -> None:
@@ -143,14 +134,9 @@ def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
 TRAIN = app.App("train", job, TrainConfig, check, _around_sweep, lambda: USAGE.rstrip())
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of ``python -m runners.train`` and ``tinygpt-train``."""
-    status = app.run(TRAIN)
-    wrong = [run for run in TRAIN.returned if run.outcome not in ("ok", "skipped")]
-    for run in wrong:
-        print(f"{run.cell} {run.outcome}: {run.reason}", file=sys.stderr)
-    lost = not all(run.tracked for run in TRAIN.returned)
-    sys.exit(status or int(bool(wrong) or lost))
+    app.run_cells(TRAIN)
 
 
 if __name__ == "__main__":

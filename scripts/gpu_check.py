@@ -66,11 +66,11 @@ def main() -> int:
                 }
                 same = len(openings) == 1
                 results.append((f"row 0 opens alike in all {sampler} cells on {device}", same))
-        held = [c for c in measured if c["choices"]["cache"] == "static" and c["outcome"] == "ok"]
+        held = [c for c in measured if c["choices"]["cache"] == "rolling" and c["outcome"] == "ok"]
         exact = all(
             c["metrics"]["kv_cache_bytes"] == c["metrics"]["kv_cache_bytes_formula"] for c in held
         )
-        results.append(("the static cache holds what the formula says", bool(held) and exact))
+        results.append(("the rolling cache holds what the formula says", bool(held) and exact))
         command = [sys.executable, "-m", "runners.tables", "table=device", "format=json"]
         table = subprocess.run(
             [*command, f"tracking.dir={folder}"], check=False, capture_output=True, text=True

@@ -113,11 +113,10 @@ def test_transformers_reads_the_folder(checkpoint: Path) -> None:
 
 
 def test_it_is_found_by_name_and_by_the_run_s_id(
-    done: Command, run_id: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    done: Command, run_id: str, checkpoint: Path
 ) -> None:
-    monkeypatch.setattr(paths, "results_dir", lambda: done.results)
-    assert paths.find_checkpoint("story") == checkpoint
-    best = paths.find_checkpoint(run_id)
+    assert paths.find_checkpoint("story", str(done.results)) == checkpoint
+    best = paths.find_checkpoint(run_id, str(done.results))
     same = [(folder / "model.safetensors").read_bytes() for folder in (best, checkpoint)]
     assert same[0] == same[1]
 
@@ -127,7 +126,7 @@ def test_a_wheel_has_the_weights_inside(tmp_path: Path, monkeypatch: pytest.Monk
     folder = tmp_path / "checkpoints" / "holmes"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    assert paths.checkpoint_dirs()[-1] / "holmes" == folder
+    assert paths.checkpoint_dirs("anywhere")[-1] / "holmes" == folder
     build = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"results/checkpoints/holmes" = "runners/checkpoints/holmes"' in build
 

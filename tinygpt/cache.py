@@ -7,6 +7,7 @@ only the first key. Nobody passes a start position or a mask here, so neither ca
 Shapes: B rows, H key/value heads, T new tokens, S entries held, D head_dim.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -192,7 +193,7 @@ class StaticCache(_Positions):
         self.position = 0
 
 
-CACHES: dict[str, type[NoCache] | type[RollingCache] | type[StaticCache]] = {
+CACHES: dict[str, Callable[..., KVCache]] = {
     "none": NoCache,
     "rolling": RollingCache,
     "static": StaticCache,

@@ -54,10 +54,13 @@ def generation_flops(
 ) -> int:
     """Operations of a whole generation, all rows, with or without a cache."""
     window = model.context_length
-    total = 0
-    for n in range(prompt_tokens, prompt_tokens + new_tokens):
+
+    def step(n: int) -> int:
         if not cached or n == prompt_tokens:
-            total += forward_flops(model, min(n, window), 0)
-        else:
-            total += forward_flops(model, 1, min(n - 1, window - 1))
-    return batch * total
+            return forward_flops(model, min(n, window), 0)
+        return forward_flops(model, 1, min(n - 1, window - 1))
+
+    end = prompt_tokens + new_tokens
+    growing = min(end, max(prompt_tokens, window) + 1)  # from there on every step costs the same
+    total = sum(step(n) for n in range(prompt_tokens, growing))
+    return batch * (total + (end - growing) * step(window + 1))

@@ -1,16 +1,17 @@
 """Runs an entry point under Hydra: checks first, one line for what is wrong, an exit status.
 
 0: every cell is ok or skipped. 1: one failed, ran out of memory or mismatched. 2: the command or
-config is wrong, and nothing was run. 130: Ctrl-C.
+config is wrong, and nothing was run. 130: Ctrl-C. 143: SIGTERM.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from omegaconf import DictConfig
 
@@ -22,6 +23,19 @@ from runners.harness.paths import conf_dir
 
 def _no_check(config: Any) -> None:
     pass
+
+
+class Finished(NamedTuple):
+    """What a cell's job tells the process that started it."""
+
+    cell: str
+    outcome: str
+    reason: str
+    tracked: bool
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, ending what runs as Ctrl-C does."""
 
 
 @dataclass
@@ -117,6 +131,26 @@ def run(app: App) -> int:
     except configs.CONFIG_ERRORS as error:
         print(f"{app.name}: {configs.one_line(error)}", file=sys.stderr)
         return 2
+    except Terminated:
+        return 143
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def run_cells(app: App) -> NoReturn:
+    """Run ``app``, whose jobs return ``Finished``; say which went wrong, and exit."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = run(app)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    wrong = [cell for cell in app.returned if cell.outcome not in ("ok", "skipped")]
+    for cell in wrong:
+        print(f"{cell.cell} {cell.outcome}: {cell.reason}", file=sys.stderr)
+    lost = not all(cell.tracked for cell in app.returned)
+    sys.exit(status or int(bool(wrong) or lost))
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated

@@ -5,14 +5,14 @@ engine. What goes wrong becomes the cell's outcome; the other cells run.
 """
 
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from runners.harness import environment, gate, identity, inputs, timing
+from runners.harness.errors import first_line
 from runners.harness.metrics import summarise
 from runners.harness.result import CellResult
 from runners.harness.schema import BenchConfig
@@ -32,14 +32,14 @@ def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellRe
         return CellResult("skipped" if config.device.on_missing == "skip" else "failed", missing)
     result = CellResult("ok")
     try:
-        with _threads(config, result):
+        with inputs.threads(config.device, result.notes):
             _run(config, result, report)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        result.outcome, result.reason = "oom", _first_line(error)
+        result.outcome, result.reason = "oom", first_line(error)
     except (Exception, SystemExit) as error:  # SystemExit would end the sweep
         out_of_memory = "can't allocate memory" in str(error)  # how torch says it on a CPU
         result.outcome = "oom" if out_of_memory else "failed"
-        result.reason, result.error = _first_line(error), traceback.format_exc()
+        result.reason, result.error = first_line(error), traceback.format_exc()
     return result
 
 
@@ -79,10 +79,9 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
 
     prompt_tokens = prompt.shape[1]
     values = config.precision.bytes_per_value
-    # The last new token is never fed back; the static ring has a slot for it all the same.
-    held = prompt_tokens + config.length.new_tokens - (config.cache.kind == "rolling")
-    if config.cache.kind == "none":
-        held = 0
+    # The last new token is never fed back (a preallocated cache has a slot for it all the same).
+    fed = prompt_tokens + config.length.new_tokens - 1
+    held = 0 if config.cache.kind == "none" else fed
     result.metrics |= {
         "weights_bytes": cost.weights_bytes(config.model, values),
         "kv_cache_bytes": engine.kv_cache_bytes,
@@ -117,7 +116,8 @@ def _measure(
     environment.reset_peak_memory(device.type)
     start = perf_counter()
     if config.cache.kind == "none":
-        _warm_up_window(config, engine, prompt, lambda logits: logits.argmax(dim=-1))
+        sampler.reset(prompt, config.model.vocab_size)
+        _warm_up_window(config, engine, prompt, sampler)
     else:
         generate(lambda: None)
     synchronize()
@@ -143,24 +143,3 @@ def _warm_up_window(config: BenchConfig, engine: Engine, prompt: Tensor, pick: P
     full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
     for ids in (prompt, full):
         engine.generate(ids, min(3, config.length.new_tokens), pick, lambda: None)
-
-
-@contextmanager
-def _threads(config: BenchConfig, result: CellResult) -> Iterator[None]:
-    """Set torch's threads for this cell, and put back what the cell changed."""
-    before, usable = torch.get_num_threads(), environment.usable_cores()
-    wanted = config.device.threads or usable
-    if wanted > usable:
-        result.notes.append(f"device.threads={wanted}: only {usable} cores are usable here")
-    torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        if config.device.kind == "cuda":
-            torch.cuda.empty_cache()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

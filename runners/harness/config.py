@@ -91,7 +91,7 @@ def check_bench(config: BenchConfig) -> None:
     try:
         read_prompt(config)
         if config.checkpoint != "none":
-            folder = find_checkpoint(config.checkpoint)
+            folder = find_checkpoint(config.checkpoint, config.tracking.dir)
             _check_model(folder, config)
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -121,6 +121,11 @@ def read_prompt(config: BenchConfig) -> str | None:
 
 def _check_model(folder: Path, config: BenchConfig) -> None:
     path = folder / "config.json"
+    if not (folder / "model.safetensors").is_file():
+        raise ValueError(
+            f"checkpoint={config.checkpoint}: {folder} has no model.safetensors; a checkpoint is a "
+            "folder with config.json and model.safetensors"
+        )
     try:
         found = ModelConfig.from_llama(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, OSError) as error:

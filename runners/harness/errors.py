@@ -1,4 +1,4 @@
-"""What a user did wrong."""
+"""What a user did wrong, and how an exception is told in one line."""
 
 
 class UsageError(SystemExit):
@@ -13,3 +13,9 @@ class UsageError(SystemExit):
 
     def __str__(self) -> str:
         return self.message
+
+
+def first_line(error: BaseException) -> str:
+    """The exception's kind and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

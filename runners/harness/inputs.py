@@ -1,4 +1,7 @@
-"""What a cell needs before it starts: a device, memory, weights and a prompt."""
+"""What a cell needs before it starts: a device, threads, memory, weights and a prompt."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -6,7 +9,7 @@ from torch import Tensor
 from runners.harness import environment, gate
 from runners.harness.config import read_prompt
 from runners.harness.paths import find_checkpoint
-from runners.harness.schema import BenchConfig
+from runners.harness.schema import BenchConfig, DeviceConfig
 from tinygpt import cost
 from tinygpt.checkpoint import cast, load_model, random_model
 from tinygpt.model import GPT
@@ -30,19 +33,35 @@ def missing_device(kind: str) -> str:
     return ""
 
 
+@contextmanager
+def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
+    """Set torch's threads for one job, and put back what it changed."""
+    before, usable = torch.get_num_threads(), environment.usable_cores()
+    wanted = device.threads or usable
+    if wanted > usable:
+        notes.append(f"device.threads={wanted}: only {usable} cores are usable here")
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+
 def memory_shortage(config: BenchConfig, device: torch.device) -> str:
     """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
     values, batch = config.precision.bytes_per_value, config.batch.size
     text = read_prompt(config)
     prompt = config.prompt.tokens if text is None else len(text.encode())  # at most a token a byte
-    tokens = min(prompt, config.model.context_length) + config.length.new_tokens
+    prompt = min(prompt, config.model.context_length)
+    tokens = prompt + config.length.new_tokens
     weights = cost.weights_bytes(config.model, values)
     cache = cost.kv_cache_bytes(config.model, batch, tokens, values)
     if config.cache.kind == "none":
         cache = 0
-    work = cost.activation_bytes(
-        config.model, batch, tokens if config.cache.kind == "none" else 32, values
-    )
+    at_once = tokens if config.cache.kind == "none" else max(prompt, gate.ROWS_AT_ONCE)
+    work = cost.activation_bytes(config.model, batch, at_once, values)
     gated = min(gate.NEW_TOKENS, config.length.new_tokens)
     logits = batch * gated + 4 * min(batch, gate.ROWS_AT_ONCE) * (prompt + gated)
     work += logits * config.model.vocab_size * 4 + 2 * batch * tokens * 8
@@ -67,7 +86,7 @@ def make_model(config: BenchConfig, device: torch.device) -> GPT:
     if config.checkpoint == "none":
         model = random_model(config.model, config.seed)
     else:
-        model = load_model(find_checkpoint(config.checkpoint), config.model)
+        model = load_model(find_checkpoint(config.checkpoint, config.tracking.dir), config.model)
     return cast(model, config.precision, device)
 
 
@@ -75,7 +94,7 @@ def make_tokenizer(config: BenchConfig) -> Tokenizer | None:
     """The checkpoint's tokenizer, where the prompt is a text and the checkpoint has one."""
     if config.checkpoint == "none" or not (config.prompt.text or config.prompt.file):
         return None
-    path = find_checkpoint(config.checkpoint) / "tokenizer.json"
+    path = find_checkpoint(config.checkpoint, config.tracking.dir) / "tokenizer.json"
     return Tokenizer.load(path) if path.exists() else None
 
 

@@ -42,12 +42,15 @@ def group_options(group: str) -> list[str]:
     return sorted(names, key=lambda name: (int(name), "") if name.isdigit() else (0, name))
 
 
-def checkpoint_dirs() -> list[Path]:
-    """Folders in which a checkpoint is looked up by its name."""
-    return [results_dir() / "checkpoints", _PACKAGE / "checkpoints"]
+def checkpoint_dirs(tracking_dir: str) -> list[Path]:
+    """Folders in which a checkpoint is looked up by its name: where training puts it, and where
+    those that ship are.
+    """
+    found = [absolute(tracking_dir), results_dir(), _PACKAGE]
+    return list(dict.fromkeys(folder / "checkpoints" for folder in found))
 
 
-def find_checkpoint(name: str) -> Path:
+def find_checkpoint(name: str, tracking_dir: str) -> Path:
     """The folder of checkpoint ``name``: a path, or one of those that are there by name.
 
     Raises ValueError naming what is there.
@@ -55,11 +58,13 @@ def find_checkpoint(name: str) -> Path:
     if (absolute(name) / "config.json").is_file():
         return absolute(name)
     if re.fullmatch(r"[\w.-]+", name):
-        for folder in checkpoint_dirs():
+        for folder in checkpoint_dirs(tracking_dir):
             if (folder / name / "config.json").is_file():
                 return folder / name
     known = sorted(
-        path.parent.name for folder in checkpoint_dirs() for path in folder.glob("*/config.json")
+        path.parent.name
+        for folder in checkpoint_dirs(tracking_dir)
+        for path in folder.glob("*/config.json")
     )
     raise ValueError(
         f"checkpoint={name}: no such checkpoint; give none, a folder with config.json and "

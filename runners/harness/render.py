@@ -103,6 +103,8 @@ def command(overrides: str, group: str, options: str) -> str:
 def show(table: Table, form: str = "rich", stream: TextIO | None = None) -> None:
     """Print a table in one of the forms rich, md, csv, json."""
     stream = stream or sys.stdout
+    if table.frame.empty and form in ("csv", "json"):
+        print(table.empty, file=sys.stderr)  # stdout holds rows only
     if form == "csv":
         stream.write(to_csv(table.frame))
     elif form == "json":

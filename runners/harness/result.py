@@ -29,7 +29,7 @@ class CellResult:
     reason: str = ""
     """Why it is not ok; one line."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Figures by the names of measurement.md's contract: rates, times in ms, sizes in bytes."""
+    """Figures by the names of results/README.md: rates, times in ms, sizes in bytes."""
     tags: dict[str, str] = field(default_factory=dict)
     """Facts about the cell that are no figures: hashes, stability, machine."""
     timings: dict[str, list[float]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
         by_value = [
             override.partition(".")[2]
             for override in (word.lstrip("+") for word in overrides)
-            if override.startswith(f"{group}.")
+            if override.startswith(f"{group}.") and not override.startswith("device.on_missing")
         ]
         choices[group] = " ".join([str(option), *by_value])
     return choices

@@ -142,7 +142,7 @@ class BenchConfig:
     round: int = 1
     """Number of this repetition of the sweep; always the slowest axis, pooled by the tables."""
     checkpoint: str = "none"
-    """``none`` for seeded random weights, or the folder of a checkpoint."""
+    """``none`` for seeded random weights; a name (holmes), a training run's id, or a folder."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, f"seed={self.seed}: must be from 0 to 2**63 - 1")

@@ -3,6 +3,7 @@
 The sweep's folder holds sweep.json, tables/, and one folder a cell.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +22,9 @@ def tracked(sweep: Sweep) -> Iterator[None]:
 
     with tracked_sweep("bench", sweep, _show_tables):
         machine = calibrate()
-        absent = {kind for kind in ("cuda", "mps") if missing_device(kind)}
+        absent = {kind: missing_device(kind) for kind in ("cuda", "mps")}
         estimates = [
-            0.1 if cell.device.kind in absent else estimate_s(cell, machine)
+            0.1 if absent.get(cell.device.kind) else estimate_s(cell, machine)
             for cell in sweep.configs
         ]
         axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
@@ -31,6 +32,10 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), "
             f"about {duration(sum(estimates))}"
         )
+        for kind, reason in absent.items():
+            skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
+            if skipped:
+                progress.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
         with progress.sweep(estimates, set(sweep.axes)):
             yield
 
@@ -45,4 +50,6 @@ def _show_tables(store: Store, folder: Path) -> str:
     render.write(folder / "tables", shown, frame)
     for table in shown:
         render.show(table)
-    return "ok" if frame["outcome"].isin(["ok", "skipped"]).all() else "failed"
+    fine = int(frame["outcome"].isin(["ok", "skipped"]).sum())
+    planned = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["cells"]
+    return "ok" if fine == planned else "failed"

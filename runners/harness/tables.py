@@ -20,6 +20,7 @@ from runners.harness import stats
 from runners.harness.paths import results_dir
 from runners.harness.schema import TrackingConfig
 from runners.harness.tracking import Store, open_store
+from tinygpt.config import CACHE_KINDS
 
 TEXT = (
     "cell sweep outcome reason model device cache sampler engine precision stable rates weights "
@@ -30,7 +31,8 @@ WHOLE = (
 ).split()
 REAL = "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms".split()
 
-_ORDER = {"device": ["cpu", "cuda", "mps"], "cache": ["none", "rolling", "static"]}
+_ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
+_ENDED = "attributes.status != 'RUNNING' and attributes.status != 'KILLED'"
 _SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
 _KEY = ["shape", "weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
 _KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
@@ -42,8 +44,8 @@ def cells(sweep: str = "latest", store: Store | None = None) -> pd.DataFrame:
     """
     store = store or open_store(TrackingConfig(dir=str(results_dir())))
     rows = []
-    for wanted in sweep.split(","):
-        identity, overrides = find_sweep(store, wanted.strip())
+    found = dict(find_sweep(store, wanted.strip()) for wanted in sweep.split(","))
+    for identity, overrides in found.items():
         runs = store.search(
             "bench",
             f"tags.`tinygpt.sweep` = '{identity}' and tags.`tinygpt.kind` = 'bench' "
@@ -60,9 +62,10 @@ def find_sweep(store: Store, wanted: str) -> tuple[str, str]:
             f"sweep={wanted}: nothing is tracked in {store.dir} yet; measure something first: "
             "python -m runners.bench -m device=cpu,cuda batch=1,16"
         )
+    # A sweep that was stopped is found by its id, not as the latest.
     top = "tags.`tinygpt.top` = 'true'"
     if wanted == "latest":
-        found = store.search("bench", f"{top} and attributes.status != 'RUNNING'", limit=1)
+        found = store.search("bench", f"{top} and {_ENDED}", limit=1)
     else:
         safe = "".join(c for c in wanted if c.isalnum() or c == "-")
         found = store.search("bench", f"{top} and tags.`tinygpt.sweep` LIKE '{safe}%'")
@@ -83,7 +86,8 @@ def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
         for kind in _ORDER["cache"][1:]:
             if "none" in sides and kind in sides:
                 rows.append(common | {"cache": kind} | _ratio(sides[kind], sides["none"], "none"))
-    return pd.DataFrame(rows)
+    columns = [*(name for name in _SORT if name != "cache"), "cache", *_ratio_columns("none")]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def device_comparison(frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +99,8 @@ def device_comparison(frame: pd.DataFrame) -> pd.DataFrame:
                 row = common | {"device": kind} | _ratio(sides[kind], sides["cpu"], "cpu")
                 wins = {"faster": kind, "slower": "cpu", "same": "neither"}
                 rows.append(row | {"wins": wins.get(row["verdict"], "unclear")})
-    return pd.DataFrame(rows)
+    columns = [*(name for name in _SORT if name != "device"), "device", *_ratio_columns("cpu")]
+    return pd.DataFrame(rows, columns=[*columns, "wins"])
 
 
 def crossovers(devices: pd.DataFrame) -> list[str]:
@@ -192,6 +197,11 @@ def _pairs(
             if not with_it or len(side[list(with_it)].drop_duplicates()) == 1
         }
         yield {name: group[name].iloc[0] for name in shown}, sides
+
+
+def _ratio_columns(base_name: str) -> list[str]:
+    figures = ["tok_per_s", "speedup", "low", "high", "verdict", f"n_{base_name}", "n"]
+    return [f"{base_name}_tok_per_s", *figures]
 
 
 def _ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:

@@ -121,10 +121,12 @@ def traced_gaps(generate: Generate, synchronize: Synchronize) -> list[float]:
 def reference_ms(device: torch.device, synchronize: Synchronize) -> float:
     """Milliseconds of a fixed piece of work: the yardstick for the machine's own drift.
 
-    Twenty-four products of 512 x 512 matrices, 6.4 GFLOP: about 50 ms on two cores.
+    Twenty-four products of square fp32 matrices, wide enough to take tens of milliseconds: 512 on a
+    CPU (6.4 GFLOP, about 50 ms on two cores), 2048 on a GPU (0.4 TFLOP).
     """
-    a = torch.full((512, 512), 0.5, device=device)
-    b = torch.full((512, 512), 0.25, device=device)
+    width = 512 if device.type == "cpu" else 2048
+    a = torch.full((width, width), 0.5, device=device)
+    b = torch.full((width, width), 0.25, device=device)
     out = torch.empty_like(a)
     torch.mm(a, b, out=out)
     synchronize()

@@ -8,16 +8,17 @@ the samples. Both are complete at every look at the held-out text, whatever happ
 import json
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from runners.harness import baselines, environment, inputs, train_report, train_state
+from runners.harness import baselines, inputs, train_report, train_state
 from runners.harness.corpus import Corpus
+from runners.harness.errors import first_line
+from runners.harness.inputs import threads
 from runners.harness.result import CellResult, Place
 from runners.harness.stopping import stop_requests
 from runners.harness.train_progress import TrainProgress
@@ -59,14 +60,14 @@ def train(
         return CellResult("skipped" if config.device.on_missing == "skip" else "failed", missing)
     result = CellResult("ok")
     try:
-        with _threads(config, result), stop_requests() as stop:
+        with threads(config.device, result.notes), stop_requests() as stop:
             _Run(config, corpus, place, result, deliver).go(resumed, stop)
     except KeyboardInterrupt:  # the second one, in the middle of something
         result.outcome, result.reason = "interrupted", "Ctrl-C twice, the last look's state is kept"
     except (torch.OutOfMemoryError, MemoryError) as error:
-        result.outcome, result.reason = "oom", _first_line(error)
+        result.outcome, result.reason = "oom", first_line(error)
     except Exception as error:
-        result.outcome, result.reason = "failed", _first_line(error)
+        result.outcome, result.reason = "failed", first_line(error)
         result.error = traceback.format_exc()
     return result
 
@@ -221,22 +222,3 @@ class _Run:
                 train_state.publish(self.folder, out)
         train_report.draw_losses(self.history, self.baselines, self.place.folder / "loss.png")
         self._deliver()
-
-
-@contextmanager
-def _threads(config: TrainConfig, result: CellResult) -> Iterator[None]:
-    """Set torch's threads for this run, and put back what they were."""
-    before, usable = torch.get_num_threads(), environment.usable_cores()
-    wanted = config.device.threads or usable
-    if wanted > usable:
-        result.notes.append(f"device.threads={wanted}: only {usable} cores are usable here")
-    torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

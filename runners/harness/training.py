@@ -33,9 +33,6 @@ class NonFiniteError(ValueError):
 def first_weights(config: ModelConfig, seed: int) -> GPT:
     """The model that training starts from, on the CPU: random, but with zeros where a branch joins
     the residual stream. So no layer is in the way before it has learnt something.
-
-    After 45 steps of 8 x 256 tokens of the canon ``tiny`` was at 5.80 nats with these zeros, 6.20
-    with GPT-2's first weights and 6.44 with the random ones as they are.
     """
     model = random_model(config, row_seed("weights", seed, 0))
     with torch.no_grad():
