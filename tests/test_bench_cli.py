@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -610,18 +611,27 @@ def test_h2_a_missing_device_is_skipped_or_failed_as_told(
     assert "CUDA" in err
 
 
+@pytest.mark.parametrize(
+    ("sent", "said", "wanted"),
+    [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)],
+    ids=["ctrl-c", "sigterm"],
+)
 @pytest.mark.parametrize("mode", [[], ["-m"]], ids=["lone", "sweep"])
-def test_ctrl_c_exits_with_130_and_leaves_no_run_open(
-    mode: list[str], bench: Bench, monkeypatch: pytest.MonkeyPatch, results: Path
+def test_a_signal_ends_all_and_leaves_no_run_open(
+    mode: list[str],
+    sent: signal.Signals,
+    said: str,
+    wanted: int,
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    results: Path,
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gate, "check", interrupt)
+    monkeypatch.setattr(gate, "check", lambda *_: signal.raise_signal(sent))
     status, _, err = bench(*mode, *NANO)
-    assert status == 130
+    assert status == wanted
     assert "Traceback" not in err
     assert outcomes(results) == ["interrupted"]
+    assert runs(results)[0].data.tags["tinygpt.reason"] == said
     every = Store(results).search("bench", "")
     assert {run.info.status for run in every} == {"KILLED"}
     assert len(every) == 1 + len(mode)
