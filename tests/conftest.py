@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.train_command import Command, make_command
@@ -16,6 +17,11 @@ from tests.train_command import Command, make_command
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # With more, a busy machine's waiting threads cost more than all the tests; before torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")  # new examples are looked for by people, not by CI
 
 
 @pytest.fixture(autouse=True)

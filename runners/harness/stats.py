@@ -78,7 +78,8 @@ def spread(values: Sequence[float]) -> Spread:
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return Spread(median, float(interval.low), float(interval.high), variation, len(array))
+    low, high = np.clip(interval, [array.min(), median], [median, array.max()])  # to the last bit
+    return Spread(median, float(low), float(high), variation, len(array))
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
