@@ -10,39 +10,12 @@ from torch import Tensor
 
 from runners.harness import gate
 from runners.harness.gate import GateResult
+from tests.small_model import BF16, CPU, FP32, NANO, engine_for, greedy, random_ids
 from tinygpt.cache import CACHES, RollingCache, StaticCache, Step
 from tinygpt.checkpoint import cast, random_model
-from tinygpt.config import CACHE_KINDS, CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
-from tinygpt.engines import Engine, make_engine
+from tinygpt.config import CACHE_KINDS, ModelConfig, PrecisionConfig
 from tinygpt.generation import Pick
 from tinygpt.model import GPT
-
-NANO = ModelConfig(
-    vocab_size=512,
-    context_length=64,
-    n_layers=2,
-    d_model=64,
-    n_heads=4,
-    n_kv_heads=4,
-    head_dim=16,
-    d_ff=176,
-)
-FP32, BF16 = PrecisionConfig(kind="fp32"), PrecisionConfig(kind="bf16")
-CPU = torch.device("cpu")
-
-
-def greedy(logits: Tensor) -> Tensor:
-    return logits.argmax(dim=-1)
-
-
-def random_ids(model: GPT, batch: int, tokens: int) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(model.config.vocab_size, (batch, tokens), generator=generator)
-
-
-def engine_for(kind: str, model: GPT, *, batch: int, max_positions: int) -> Engine:
-    config = CacheConfig(kind=kind)
-    return make_engine(EngineConfig(), model, config, batch=batch, max_positions=max_positions)
 
 
 def gated(
