@@ -215,6 +215,7 @@ def test_compile_compiles_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own imports
 def test_a_compiled_step_is_the_same_step() -> None:
     plain, compiled = trainer(), trainer(replace(QUICK, compile=True, dropout=0.0))
     assert losses(plain, 3) == pytest.approx(losses(compiled, 3), abs=1e-4)
