@@ -1,6 +1,7 @@
 """Open the MLflow UI on a results folder: loopback only, one worker, no job runner.
 
-Started plainly, ``mlflow server`` takes ten processes and about 2 GB; like this two and 0.5 GB.
+Started plainly, ``mlflow server`` takes a worker a core and a job runner beside them; like this two
+processes and about 0.4 GB.
 
     python scripts/mlflow_ui.py [--dir results] [--port 5000]
 """

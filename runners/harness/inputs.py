@@ -60,7 +60,7 @@ def memory_shortage(config: BenchConfig, device: torch.device) -> str:
     cache = cost.kv_cache_bytes(config.model, batch, tokens, values)
     if config.cache.kind == "none":
         cache = 0
-    at_once = tokens if config.cache.kind == "none" else max(prompt, gate.ROWS_AT_ONCE)
+    at_once = tokens if config.cache.kind == "none" else prompt
     work = cost.activation_bytes(config.model, batch, at_once, values)
     gated = min(gate.NEW_TOKENS, config.length.new_tokens)
     logits = batch * gated + 4 * min(batch, gate.ROWS_AT_ONCE) * (prompt + gated)

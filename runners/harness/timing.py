@@ -122,7 +122,7 @@ def reference_ms(device: torch.device, synchronize: Synchronize) -> float:
     """Milliseconds of a fixed piece of work: the yardstick for the machine's own drift.
 
     Twenty-four products of square fp32 matrices, wide enough to take tens of milliseconds: 512 on a
-    CPU (6.4 GFLOP, about 50 ms on two cores), 2048 on a GPU (0.4 TFLOP).
+    CPU (6.4 GFLOP, about 30 ms on two cores with AVX-512), 2048 on a GPU (0.4 TFLOP).
     """
     width = 512 if device.type == "cpu" else 2048
     a = torch.full((width, width), 0.5, device=device)
