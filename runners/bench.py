@@ -5,14 +5,18 @@ folder keeps everything, MLflow gets a copy, the tables read it back from there.
 """
 
 from contextlib import AbstractContextManager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
 from runners.harness import app
-from runners.harness.config import check_bench, to_config, to_dict
+from runners.harness.checks import check_bench
+from runners.harness.config import to_config
 from runners.harness.paths import config_groups, group_options
 from runners.harness.schema import BenchConfig
+
+if TYPE_CHECKING:
+    from runners.harness.keep import Kept
 
 USAGE = """\
 usage: python -m runners.bench [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -33,42 +37,20 @@ _OTHER_KEYS = (
 
 
 def job(cfg: DictConfig) -> app.Finished:
-    """Run one cell and keep its result: on disk first, in MLflow second."""
-    from runners.harness import progress, render, result
+    """Run one cell and keep its result."""
     from runners.harness.cell import run_cell
-    from runners.harness.tables import cells
-    from runners.harness.tracking import TrackingError, open_store
+    from runners.harness.keep import keep
 
-    config = to_config(cfg, BenchConfig)
-    store = open_store(config.tracking)
-    place = result.Place.of_job()
-    show = progress.CellProgress(place)
-    stopped: KeyboardInterrupt | None = None
-    try:
-        result.begin(place, "bench", to_dict(config))
-        try:
-            measured = run_cell(config, show)
-        except KeyboardInterrupt as stop:
-            stopped = stop
-            reason = "SIGTERM" if isinstance(stop, app.Terminated) else "Ctrl-C"
-            measured = result.CellResult("interrupted", reason)
-        result.finish(place, measured)
-    except OSError as error:
-        measured = result.CellResult("failed", f"{place.folder}: {error}")
-        show.finished(measured)
-        return app.Finished(place.cell, measured.outcome, measured.reason, False)
-    tracked = True
-    try:
-        store.log_cell(place.folder)
-    except TrackingError as error:
-        progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
-        tracked = False
-    show.finished(measured)
-    if tracked and place.sweep is None:
-        render.show(render.bench_tables(cells(place.cell, store))[0])
-    if stopped:
-        raise stopped
-    return app.Finished(place.cell, measured.outcome, measured.reason, tracked)
+    return keep("bench", to_config(cfg, BenchConfig), run_cell, _show)
+
+
+def _show(kept: "Kept") -> None:
+    """A lone cell's row; those of a sweep are shown together, at its end."""
+    from runners.harness import render
+    from runners.harness.tables import cells
+
+    if kept.tracked and kept.place.sweep is None:
+        render.show(render.bench_tables(cells(kept.place.cell, kept.store))[0])
 
 
 def _around_sweep(cells: app.Sweep) -> AbstractContextManager[None]:

@@ -385,7 +385,7 @@ def cell_hash(monkeypatch: pytest.MonkeyPatch) -> Callable[[BenchConfig], str]:
 
     def cell_hash(config: BenchConfig) -> str:
         prompt = inputs.make_prompt(config, None, [])
-        return identity.tags(config, model, prompt)["tinygpt.cell_hash"]
+        return identity.tags(config, model, prompt.tolist())["tinygpt.cell_hash"]
 
     return cell_hash
 
@@ -407,7 +407,9 @@ def test_cell_hash_is_that_of_the_cell_not_of_how_it_is_kept(
 def test_cell_hash_follows_weights_threads_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def hash_of(seed: int) -> str:
         prompt = inputs.make_prompt(config(), None, [])
-        return identity.tags(config(), random_model(NANO, seed), prompt)["tinygpt.cell_hash"]
+        return identity.tags(config(), random_model(NANO, seed), prompt.tolist())[
+            "tinygpt.cell_hash"
+        ]
 
     one = hash_of(1)
     assert hash_of(1) == one

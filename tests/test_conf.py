@@ -20,7 +20,7 @@ OPTIONS = {
     "model": ["base", "nano", "small", "tiny"],
     "device": ["cpu", "cuda", "mps"],
     "batch": ["1", "16", "2", "32", "4", "64", "8"],
-    "length": ["1024", "256", "64"],
+    "length": ["1024", "256", "60", "600", "64"],
     "cache": ["none", "rolling", "static"],
     "sampler": [
         "greedy",
@@ -209,7 +209,7 @@ def test_the_posts_tables_are_24_cells() -> None:
     assert axes == {
         "device": ["cpu", "cuda"],
         "batch": ["1", "16"],
-        "length": ["64", "256", "1024"],
+            "length": ["64", "256", "1024"],
         "cache": ["none", "rolling"],
     }
 

@@ -14,7 +14,7 @@ from tests.small_model import BF16, CPU, FP32, NANO, engine_for, greedy, random_
 from tinygpt.cache import CACHES, RollingCache, StaticCache, Step
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CACHE_KINDS, ModelConfig, PrecisionConfig
-from tinygpt.generation import Pick
+from tinygpt.generation import OnToken, Pick
 from tinygpt.model import GPT
 
 
@@ -107,9 +107,7 @@ class Stub:
     ) -> None:
         self.model, self.show, self.take = model, show, take
 
-    def generate(
-        self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: Callable[[], None]
-    ) -> Tensor:
+    def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
         ids = prompt
         for _ in range(new_tokens):
             logits = self.model(ids)[:, -1]

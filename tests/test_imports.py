@@ -13,10 +13,10 @@ FORBIDDEN = {"hydra", "omegaconf", "mlflow", "pandas", "runners"}
 # Low to high: a module may import only what stands before it.
 LIBRARY = ("config tokenizer rope cache model cost sampling generation checkpoint engines").split()
 HARNESS = (
-    "errors paths stats schema train_schema environment stopping baselines gate overrides config "
-    "presets corpus record identity inputs result metrics timing cell plan progress training "
-    "train_report train_state train_progress train_run tracking tables render app delivery sweep "
-    "sweeper"
+    "errors paths stats schema text_schema train_schema schemas checks environment stopping "
+    "baselines gate overrides config presets corpus record identity inputs result guard metrics "
+    "timing cell plan progress training train_report train_state train_progress train_run tracking "
+    "tables render app keep delivery sweep sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
 LATE = {("app", "sweeper")}

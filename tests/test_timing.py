@@ -36,7 +36,7 @@ class Clock:
         def generate(on_token: timing.OnToken) -> None:
             for seconds in steps:
                 self.now += seconds
-                on_token()
+                on_token(torch.zeros(1))
 
         return generate
 
@@ -158,7 +158,7 @@ def test_garbage_collection_is_off_inside_a_repeat_and_on_again_after() -> None:
 
     def generate(on_token: timing.OnToken) -> None:
         inside.append(gc.isenabled())
-        on_token()
+        on_token(torch.zeros(1))
 
     timing.timed_repeat(generate, lambda: None)
     assert gc.isenabled()
@@ -179,7 +179,7 @@ def test_garbage_collection_is_on_again_after_a_repeat_that_fails() -> None:
 def test_garbage_collection_stays_off_for_whoever_turned_it_off() -> None:
     gc.disable()
     try:
-        timing.timed_repeat(lambda on_token: on_token(), lambda: None)
+        timing.timed_repeat(lambda on_token: on_token(torch.zeros(1)), lambda: None)
         assert not gc.isenabled()
     finally:
         gc.enable()

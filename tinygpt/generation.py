@@ -17,6 +17,14 @@ from tinygpt.model import GPT
 Pick = Callable[[Tensor], Tensor]
 """Logits (B, V) to ids (B,); a Sampler, or anything that looks at the logits on their way."""
 
+OnToken = Callable[[Tensor], bool]
+"""Shown the newest ids (B,) after each step; true ends the text there."""
+
+
+def go_on(ids: Tensor) -> bool:
+    """The ``OnToken`` that never ends a text."""
+    return False
+
 
 def prefill(model: GPT, prompt: Tensor, cache: KVCache) -> Tensor:
     """Start a text: logits (B, V) after the last ``context_length`` tokens of ``prompt`` (B, P)."""
@@ -37,9 +45,9 @@ def generate(
     *,
     cache: KVCache,
     pick: Pick,
-    on_token: Callable[[], None] = lambda: None,
+    on_token: OnToken = go_on,
 ) -> Tensor:
-    """Prompt (B, P) and ``new_tokens`` picked ones, (B, P + N); ``on_token`` is called after each.
+    """Prompt (B, P) and ``new_tokens`` picked ones, (B, P + N); fewer where ``on_token`` ends it.
 
     Raises ValueError for an empty prompt: the model has no token to start from.
     """
@@ -51,5 +59,6 @@ def generate(
     for n in range(prompt_tokens, prompt_tokens + new_tokens):
         step = prefill if n == prompt_tokens else decode_step
         ids[:, n] = pick(step(model, ids[:, :n], cache))
-        on_token()
+        if on_token(ids[:, n]):
+            return ids[:, : n + 1]
     return ids

@@ -4,7 +4,6 @@ Load, gate, warm-up, timed repeats, traced pass: the same code for every device,
 engine. What goes wrong becomes the cell's outcome; the other cells run.
 """
 
-import traceback
 from collections.abc import Callable
 from time import perf_counter
 
@@ -12,13 +11,14 @@ import torch
 from torch import Tensor
 
 from runners.harness import environment, gate, identity, inputs, timing
-from runners.harness.errors import first_line
+from runners.harness.checks import read_prompt
+from runners.harness.guard import guarded
 from runners.harness.metrics import summarise
 from runners.harness.result import CellResult
 from runners.harness.schema import BenchConfig
 from tinygpt import cost
 from tinygpt.engines import Engine, make_engine
-from tinygpt.generation import Pick
+from tinygpt.generation import OnToken, Pick, go_on
 from tinygpt.sampling import make_sampler
 
 Report = Callable[[str], None]
@@ -27,20 +27,7 @@ Report = Callable[[str], None]
 
 def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellResult:
     """Measure one cell. Never raises for what the cell itself runs into; Ctrl-C passes."""
-    missing = inputs.missing_device(config.device.kind)
-    if missing:
-        return CellResult("skipped" if config.device.on_missing == "skip" else "failed", missing)
-    result = CellResult("ok")
-    try:
-        with inputs.threads(config.device, result.notes):
-            _run(config, result, report)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        result.outcome, result.reason = "oom", first_line(error)
-    except (Exception, SystemExit) as error:  # SystemExit would end the sweep
-        out_of_memory = "can't allocate memory" in str(error)  # how torch says it on a CPU
-        result.outcome = "oom" if out_of_memory else "failed"
-        result.reason, result.error = first_line(error), traceback.format_exc()
-    return result
+    return guarded(config.device, lambda result: _run(config, result, report))
 
 
 def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
@@ -54,7 +41,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     report("load")
     start = perf_counter()
     model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config)
+    tokenizer = inputs.make_tokenizer(config) if read_prompt(config.prompt) else None
     prompt = inputs.make_prompt(config, tokenizer, result.notes).to(device)
     engine = make_engine(
         config.engine,
@@ -64,7 +51,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
         max_positions=prompt.shape[1] + config.length.new_tokens,
     )
     result.metrics["load_s"] = perf_counter() - start
-    result.tags |= identity.tags(config, model, prompt)
+    result.tags |= identity.tags(config, model, prompt.tolist())
     result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
 
     ids = prompt
@@ -107,7 +94,7 @@ def _measure(
     sampler = make_sampler(config.sampler, batch=config.batch.size, seed=config.seed, device=device)
     ids = prompt
 
-    def generate(on_token: Callable[[], None]) -> None:
+    def generate(on_token: OnToken) -> None:
         nonlocal ids
         sampler.reset(prompt, config.model.vocab_size)
         ids = engine.generate(prompt, new_tokens, sampler, on_token)
@@ -119,7 +106,7 @@ def _measure(
         sampler.reset(prompt, config.model.vocab_size)
         _warm_up_window(config, engine, prompt, sampler)
     else:
-        generate(lambda: None)
+        generate(go_on)
     synchronize()
     result.metrics["warmup_s"] = perf_counter() - start
 
@@ -142,4 +129,4 @@ def _warm_up_window(config: BenchConfig, engine: Engine, prompt: Tensor, pick: P
     window = config.model.context_length
     full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
     for ids in (prompt, full):
-        engine.generate(ids, min(3, config.length.new_tokens), pick, lambda: None)
+        engine.generate(ids, min(3, config.length.new_tokens), pick, go_on)

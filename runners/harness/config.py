@@ -1,10 +1,8 @@
 """From what Hydra composed to typed, checked config; and from its errors to one line each."""
 
 import difflib
-import json
 import re
 from dataclasses import asdict, fields, is_dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
@@ -19,10 +17,8 @@ from omegaconf.errors import (
 
 from runners.harness import overrides
 from runners.harness.errors import UsageError
-from runners.harness.paths import absolute, find_checkpoint, results_dir
-from runners.harness.schema import BenchConfig, TablesConfig
-from runners.harness.train_schema import TrainConfig
-from tinygpt.config import ModelConfig
+from runners.harness.paths import results_dir
+from runners.harness.schemas import SCHEMAS
 
 C = TypeVar("C")
 
@@ -37,9 +33,8 @@ def register() -> None:
 
     overrides.install()
     store = ConfigStore.instance()
-    store.store(name="bench_schema", node=BenchConfig)
-    store.store(name="tables_schema", node=TablesConfig)
-    store.store(name="train_schema", node=TrainConfig)
+    for name, schema in SCHEMAS.items():
+        store.store(name=f"{name}_schema", node=schema)
     OmegaConf.register_new_resolver("results_dir", lambda: str(results_dir()), replace=True)
     OmegaConf.register_new_resolver(
         "new_id", lambda: secrets.token_hex(4), use_cache=True, replace=True
@@ -84,63 +79,6 @@ def _literal(value: Any) -> Any:
     if isinstance(value, str):
         return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
     return value
-
-
-def check_bench(config: BenchConfig) -> None:
-    """What a cell needs from the file system is there; UsageError otherwise."""
-    try:
-        read_prompt(config)
-        if config.checkpoint != "none":
-            folder = find_checkpoint(config.checkpoint, config.tracking.dir)
-            _check_model(folder, config)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def read_prompt(config: BenchConfig) -> str | None:
-    """The prompt's text, exact to the byte of its file; None where random ids are wanted."""
-    path = config.prompt.file
-    if path is None:
-        return config.prompt.text
-    try:
-        text = absolute(path).read_bytes().decode("utf-8")
-    except OSError as error:
-        raise ValueError(
-            f"prompt.file={path}: cannot be read ({error.strerror}); give the path of a UTF-8 file"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"prompt.file={path}: byte {error.start} is not UTF-8; save the file as UTF-8"
-        ) from None
-    if not text:
-        raise ValueError(
-            f"prompt.file={path}: is empty; the model needs at least 1 token to start from"
-        )
-    return text
-
-
-def _check_model(folder: Path, config: BenchConfig) -> None:
-    path = folder / "config.json"
-    if not (folder / "model.safetensors").is_file():
-        raise ValueError(
-            f"checkpoint={config.checkpoint}: {folder} has no model.safetensors; a checkpoint is a "
-            "folder with config.json and model.safetensors"
-        )
-    try:
-        found = ModelConfig.from_llama(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ValueError(f"{path}: not the config of a Llama-shaped model ({error})") from None
-    ours, theirs = asdict(config.model), asdict(found)
-    differences = [
-        f"model.{key} is {theirs[key]} in it and {ours[key]} here"
-        for key in ours
-        if ours[key] != theirs[key]
-    ]
-    if differences:
-        raise ValueError(
-            f"checkpoint={config.checkpoint}: {'; '.join(differences)}; choose the model it was "
-            "made with (model=NAME or model.KEY=VALUE)"
-        )
 
 
 def one_line(error: Exception) -> str:

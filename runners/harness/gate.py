@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tinygpt.config import PrecisionConfig
 from tinygpt.engines import Engine
+from tinygpt.generation import go_on
 from tinygpt.model import GPT
 
 NEW_TOKENS = 32
@@ -50,7 +51,7 @@ def check(
         steps.append(logits.float().clone())
         return logits.argmax(dim=-1)
 
-    ids = engine.generate(prompt, new_tokens, pick, lambda: None)
+    ids = engine.generate(prompt, new_tokens, pick, go_on)
     new = ids[:, prompt_tokens:]
     differences: list[float] = []
     largest, ties, strays = 0.0, 0, 0

@@ -5,21 +5,20 @@ import json
 from dataclasses import asdict
 
 import torch
-from torch import Tensor
 
 from runners.harness import environment
-from runners.harness.schema import BenchConfig
+from runners.harness.schema import RunConfig
 from tinygpt.checkpoint import weights_sha256
 from tinygpt.model import GPT
 
 
-def tags(config: BenchConfig, model: GPT, prompt: Tensor) -> dict[str, str]:
-    """The tags of a cell that runs ``model`` on ``prompt`` (B, P) under the threads set now."""
+def tags(config: RunConfig, model: GPT, prompts: list[list[int]]) -> dict[str, str]:
+    """The tags of a cell that runs ``model`` on the ids ``prompts`` under the threads set now."""
     facts = environment.collect()
     machine = f"{facts['cpu']['model']} x{facts['cpu']['usable']}"
     if config.device.kind == "cuda":
         machine += f" + {torch.cuda.get_device_name()}"
-    weights, prompt_ids = weights_sha256(model), sha256(prompt.tolist())
+    weights, prompt_ids = weights_sha256(model), sha256(prompts)
     cell = asdict(config) | {
         "device": {"kind": config.device.kind, "threads": torch.get_num_threads()},
         "weights": weights,
@@ -27,12 +26,12 @@ def tags(config: BenchConfig, model: GPT, prompt: Tensor) -> dict[str, str]:
         "code": environment.code()["sha256"],
     }
     for changes_nothing in ("timing", "tracking", "checkpoint"):
-        del cell[changes_nothing]
+        cell.pop(changes_nothing, None)
     return {
         "tinygpt.cell_hash": sha256(cell),
         "tinygpt.weights_sha256": weights,
         "tinygpt.prompt_sha256": prompt_ids,
-        "tinygpt.prompt_tokens": str(prompt.shape[1]),
+        "tinygpt.prompt_tokens": str(max(map(len, prompts))),
         "tinygpt.threads": str(torch.get_num_threads()),
         "tinygpt.machine": machine,
         "tinygpt.torch": torch.__version__,

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from runners.harness import environment, gate
-from runners.harness.config import read_prompt
+from runners.harness.checks import read_prompt
 from runners.harness.paths import find_checkpoint
-from runners.harness.schema import BenchConfig, DeviceConfig
+from runners.harness.schema import BenchConfig, DeviceConfig, RunConfig
 from tinygpt import cost
 from tinygpt.checkpoint import cast, load_model, random_model
+from tinygpt.config import ModelConfig
 from tinygpt.model import GPT
 from tinygpt.sampling import row_seed
 from tinygpt.tokenizer import Tokenizer
@@ -52,7 +53,7 @@ def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
 def memory_shortage(config: BenchConfig, device: torch.device) -> str:
     """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
     values, batch = config.precision.bytes_per_value, config.batch.size
-    text = read_prompt(config)
+    text = read_prompt(config.prompt)
     prompt = config.prompt.tokens if text is None else len(text.encode())  # at most a token a byte
     prompt = min(prompt, config.model.context_length)
     tokens = prompt + config.length.new_tokens
@@ -81,8 +82,8 @@ def memory_shortage(config: BenchConfig, device: torch.device) -> str:
     )
 
 
-def make_model(config: BenchConfig, device: torch.device) -> GPT:
-    """The cell's weights, rounded to its precision, on its device."""
+def make_model(config: RunConfig, device: torch.device) -> GPT:
+    """The run's weights, rounded to its precision, on its device."""
     if config.checkpoint == "none":
         model = random_model(config.model, config.seed)
     else:
@@ -90,9 +91,9 @@ def make_model(config: BenchConfig, device: torch.device) -> GPT:
     return cast(model, config.precision, device)
 
 
-def make_tokenizer(config: BenchConfig) -> Tokenizer | None:
-    """The checkpoint's tokenizer, where the prompt is a text and the checkpoint has one."""
-    if config.checkpoint == "none" or not (config.prompt.text or config.prompt.file):
+def make_tokenizer(config: RunConfig) -> Tokenizer | None:
+    """The checkpoint's tokenizer, where it has one."""
+    if config.checkpoint == "none":
         return None
     path = find_checkpoint(config.checkpoint, config.tracking.dir) / "tokenizer.json"
     return Tokenizer.load(path) if path.exists() else None
@@ -101,26 +102,35 @@ def make_tokenizer(config: BenchConfig) -> Tokenizer | None:
 def make_prompt(config: BenchConfig, tokenizer: Tokenizer | None, notes: list[str]) -> Tensor:
     """Prompt ids (B, P), cut to the window.
 
-    Random ids are drawn row by row, so that row 0 is the same at any batch size. Without a
-    tokenizer a text's bytes are its ids, as in every vocabulary of ours.
+    Random ids are drawn row by row, so that row 0 is the same at any batch size.
     """
-    vocab, batch = config.model.vocab_size, config.batch.size
-    text = read_prompt(config)
-    if text is None:
-        rows = []
-        for row in range(batch):
-            generator = torch.Generator().manual_seed(row_seed("prompt", config.seed, row))
-            rows.append(torch.randint(vocab, (config.prompt.tokens,), generator=generator))
-        prompt = torch.stack(rows)
-    else:
-        ids = tokenizer.encode(text) if tokenizer else list(text.encode())
-        if max(ids) >= vocab:
-            raise ValueError(
-                f"prompt: its id {max(ids)} is outside the model's vocabulary of {vocab}; choose "
-                "a model with a larger vocab_size"
-            )
-        prompt = torch.tensor([ids] * batch)
-    window = config.model.context_length
-    if prompt.shape[1] > window:
-        notes.append(f"prompt of {prompt.shape[1]} tokens cut to its last {window}")
+    text = read_prompt(config.prompt)
+    if text is not None:
+        return encode(text, tokenizer, config.model, notes).repeat(config.batch.size, 1)
+    rows = []
+    for row in range(config.batch.size):
+        generator = torch.Generator().manual_seed(row_seed("prompt", config.seed, row))
+        size = (config.prompt.tokens,)
+        rows.append(torch.randint(config.model.vocab_size, size, generator=generator))
+    return _cut(torch.stack(rows), config.model, notes)
+
+
+def encode(text: str, tokenizer: Tokenizer | None, model: ModelConfig, notes: list[str]) -> Tensor:
+    """A text's ids (1, P), cut to the window.
+
+    Without a tokenizer a text's bytes are its ids, as in every vocabulary of ours.
+    """
+    ids = tokenizer.encode(text) if tokenizer else list(text.encode())
+    if max(ids) >= model.vocab_size:
+        raise ValueError(
+            f"prompt: its id {max(ids)} is outside the model's vocabulary of {model.vocab_size}; "
+            "choose a model with a larger vocab_size"
+        )
+    return _cut(torch.tensor([ids]), model, notes)
+
+
+def _cut(prompt: Tensor, model: ModelConfig, notes: list[str]) -> Tensor:
+    tokens, window = prompt.shape[1], model.context_length
+    if tokens > window:
+        notes.append(f"prompt of {tokens} tokens cut to its last {window}")
     return prompt[:, -window:]

@@ -14,9 +14,9 @@ from typing import Any, get_args, get_type_hints
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 
-from runners.harness import schema, train_schema
 from runners.harness.errors import UsageError
 from runners.harness.paths import config_groups, group_options
+from runners.harness.schemas import SCHEMAS
 
 LIST_KEYS = frozenset({"sweep"})
 """Keys of which a comma is part: they are never swept over."""
@@ -37,8 +37,7 @@ def text_keys(config: type, prefix: str = "") -> set[str]:
 
 @lru_cache(maxsize=1)
 def _kept_as_typed() -> frozenset[str]:
-    schemas = (schema.BenchConfig, schema.TablesConfig, train_schema.TrainConfig)
-    return frozenset(config_groups().union(*(text_keys(config) for config in schemas)))
+    return frozenset(config_groups().union(*map(text_keys, SCHEMAS.values())))
 
 
 def keep_text(override: Override) -> Override:

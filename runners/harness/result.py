@@ -36,6 +36,8 @@ class CellResult:
     """Every raw second."""
     generations: list[dict[str, Any]] = field(default_factory=list)
     """One row each: prompt ids, new ids, text."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Further artefacts, text by file name: what is best read as a page."""
     notes: list[str] = field(default_factory=list)
     """What a reader should know: a prompt that was cut, too many threads."""
     error: str = ""
@@ -105,13 +107,14 @@ def finish(place: Place, result: CellResult) -> None:
     write_json(folder / "timings.json", result.timings)
     if code.get("diff"):
         (folder / "code.diff").write_text(code["diff"] + "\n", encoding="utf-8")
-    if result.error:
-        (folder / "error.txt").write_text(result.error, encoding="utf-8")
+    files = result.files | ({"error.txt": result.error} if result.error else {})
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
     with (folder / "generations.jsonl").open("w", encoding="utf-8") as lines:
         for row in result.generations:
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
     written = asdict(result)
-    for name in ("timings", "generations", "error"):
+    for name in ("timings", "generations", "files", "error"):
         del written[name]
     cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
     write_json(folder / "cell.json", {**cell, **written, "ended": time.time()})

@@ -89,11 +89,9 @@ class TimingConfig:
 
 
 @dataclass(kw_only=True)
-class PromptConfig:
-    """What every row starts from: random ids, a text, or a file's text, in this order of need."""
+class TextPromptConfig:
+    """A text to start from."""
 
-    tokens: int = 8
-    """Random ids a row, where neither text nor file is given."""
     text: str | None = None
     """The prompt as typed."""
     file: str | None = None
@@ -101,15 +99,26 @@ class PromptConfig:
 
     def __post_init__(self) -> None:
         require(
-            1 <= self.tokens < 2**31,
-            f"tokens={self.tokens}: must be at least 1, since the model needs a token to start, "
-            "and below 2**31",
-        )
-        require(
             self.text is None or self.file is None,
             f"file={self.file}: prompt.text is given as well; give one of them",
         )
         require(self.text != "", "text= is empty: the model needs at least 1 token to start from")
+
+
+@dataclass(kw_only=True)
+class PromptConfig(TextPromptConfig):
+    """What every row starts from: random ids, a text, or a file's text, in this order of need."""
+
+    tokens: int = 8
+    """Random ids a row, where neither text nor file is given."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            1 <= self.tokens < 2**31,
+            f"tokens={self.tokens}: must be at least 1, since the model needs a token to start, "
+            "and below 2**31",
+        )
 
 
 @dataclass(kw_only=True)
@@ -123,29 +132,38 @@ class TrackingConfig:
 
 
 @dataclass(kw_only=True)
-class BenchConfig:
-    """One benchmark cell."""
+class RunConfig:
+    """What every run of a model has: the weights, where they run, where results go."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    batch: BatchConfig = field(default_factory=BatchConfig)
     length: LengthConfig = field(default_factory=LengthConfig)
-    cache: CacheConfig = field(default_factory=CacheConfig)
-    sampler: SamplerConfig = field(default_factory=SamplerConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
-    timing: TimingConfig = field(default_factory=TimingConfig)
-    prompt: PromptConfig = field(default_factory=PromptConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     seed: int = 1
     """Seed of random weights, random prompts and draws."""
-    round: int = 1
-    """Number of this repetition of the sweep; always the slowest axis, pooled by the tables."""
     checkpoint: str = "none"
     """``none`` for seeded random weights; a name (holmes), a training run's id, or a folder."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, f"seed={self.seed}: must be from 0 to 2**63 - 1")
+
+
+@dataclass(kw_only=True)
+class BenchConfig(RunConfig):
+    """One benchmark cell."""
+
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    round: int = 1
+    """Number of this repetition of the sweep; always the slowest axis, pooled by the tables."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.round >= 1, f"round={self.round}: must be at least 1")
 
 

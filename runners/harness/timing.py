@@ -13,11 +13,12 @@ from time import perf_counter
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from runners.harness.schema import TimingConfig
 from runners.harness.stats import spread
+from tinygpt.generation import OnToken
 
-OnToken = Callable[[], None]
 Generate = Callable[[OnToken], object]
 """Runs one whole generation, calling back after each token."""
 
@@ -62,11 +63,12 @@ def timed_repeat(generate: Generate, synchronize: Synchronize) -> tuple[float, f
     """Seconds to the first and to the last token of one generation."""
     first = 0.0
 
-    def on_token() -> None:
+    def on_token(ids: Tensor) -> bool:
         nonlocal first
         if not first:
             synchronize()
             first = perf_counter()
+        return False
 
     with _no_garbage_collection():
         synchronize()
@@ -109,9 +111,10 @@ def traced_gaps(generate: Generate, synchronize: Synchronize) -> list[float]:
     """Seconds between consecutive steps of one generation, waiting for the device at each."""
     at: list[float] = []
 
-    def on_token() -> None:
+    def on_token(ids: Tensor) -> bool:
         synchronize()
         at.append(perf_counter())
+        return False
 
     with _no_garbage_collection():
         generate(on_token)

@@ -4,14 +4,13 @@ An engine is made for one batch size and text length, and generates as often as 
 The measured path of a cell is the same for all of them.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
 
 from tinygpt.config import CacheConfig, EngineConfig
 from tinygpt.engines.eager import EagerEngine
-from tinygpt.generation import Pick
+from tinygpt.generation import OnToken, Pick
 from tinygpt.model import GPT
 
 
@@ -23,10 +22,8 @@ class Engine(Protocol):
         """Bytes of keys and values held now."""
         ...
 
-    def generate(
-        self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: Callable[[], None]
-    ) -> Tensor:
-        """Prompt (B, P) to prompt and new tokens (B, P + N); ``on_token`` after each step."""
+    def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
+        """Prompt (B, P) to prompt and new tokens (B, P + N); fewer where ``on_token`` ends it."""
         ...
 
 

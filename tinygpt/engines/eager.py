@@ -1,12 +1,10 @@
 """The teaching loop: plain PyTorch, every operation dispatched from Python."""
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from tinygpt.cache import make_cache
 from tinygpt.config import CacheConfig
-from tinygpt.generation import Pick, generate
+from tinygpt.generation import OnToken, Pick, generate
 from tinygpt.model import GPT
 
 
@@ -28,9 +26,7 @@ class EagerEngine:
     def kv_cache_bytes(self) -> int:
         return self._cache.nbytes
 
-    def generate(
-        self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: Callable[[], None]
-    ) -> Tensor:
+    def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
         return generate(
             self._model, prompt, new_tokens, cache=self._cache, pick=pick, on_token=on_token
         )

@@ -1,0 +1,64 @@
+"""The life of a job whose result is kept, whatever its kind: on disk first, in MLflow second."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from runners.harness import progress, result
+from runners.harness.app import Finished, Terminated
+from runners.harness.config import to_dict
+from runners.harness.result import CellResult, Place
+from runners.harness.schema import RunConfig
+from runners.harness.tracking import Store, TrackingError, open_store
+
+C = TypeVar("C", bound=RunConfig)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A result, and where it lies."""
+
+    place: Place
+    result: CellResult
+    store: Store
+    tracked: bool
+    """Whether MLflow has it; the place's folder does in any case."""
+
+
+def keep(
+    kind: str,
+    config: C,
+    run: Callable[[C, progress.CellProgress], CellResult],
+    show: Callable[[Kept], None],
+) -> Finished:
+    """Run the job that Hydra runs now, keep what came of it, and show it.
+
+    A job that is stopped leaves an ``interrupted`` result before the stop goes on its way.
+    """
+    store, place = open_store(config.tracking), Place.of_job()
+    report = progress.CellProgress(place)
+    stopped: KeyboardInterrupt | None = None
+    try:
+        result.begin(place, kind, to_dict(config))
+        try:
+            measured = run(config, report)
+        except KeyboardInterrupt as stop:
+            stopped = stop
+            reason = "SIGTERM" if isinstance(stop, Terminated) else "Ctrl-C"
+            measured = CellResult("interrupted", reason)
+        result.finish(place, measured)
+    except OSError as error:
+        measured = CellResult("failed", f"{place.folder}: {error}")
+        report.finished(measured)
+        return Finished(place.cell, measured.outcome, measured.reason, False)
+    tracked = True
+    try:
+        store.log_cell(place.folder)
+    except TrackingError as error:
+        progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
+        tracked = False
+    report.finished(measured)
+    show(Kept(place, measured, store, tracked))
+    if stopped:
+        raise stopped
+    return Finished(place.cell, measured.outcome, measured.reason, tracked)

@@ -1,0 +1,14 @@
+"""Every entry point's config, by the name of its file in conf/."""
+
+from runners.harness.schema import BenchConfig, TablesConfig
+from runners.harness.text_schema import RaceConfig, SampleConfig, VerifyConfig
+from runners.harness.train_schema import TrainConfig
+
+SCHEMAS: dict[str, type] = {
+    "bench": BenchConfig,
+    "sample": SampleConfig,
+    "verify": VerifyConfig,
+    "race": RaceConfig,
+    "train": TrainConfig,
+    "tables": TablesConfig,
+}
