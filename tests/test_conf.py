@@ -209,7 +209,7 @@ def test_the_posts_tables_are_24_cells() -> None:
     assert axes == {
         "device": ["cpu", "cuda"],
         "batch": ["1", "16"],
-            "length": ["64", "256", "1024"],
+        "length": ["64", "256", "1024"],
         "cache": ["none", "rolling"],
     }
 

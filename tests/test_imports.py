@@ -16,7 +16,8 @@ HARNESS = (
     "errors paths stats schema text_schema train_schema schemas checks environment stopping "
     "baselines gate overrides config presets corpus record identity inputs result guard metrics "
     "timing cell plan progress training train_report train_state train_progress train_run tracking "
-    "tables render app keep delivery sweep sweeper"
+    "tables render app keep delivery stream sample_screen text_figures sample_run "
+    "sample_grid sweep sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
 LATE = {("app", "sweeper")}

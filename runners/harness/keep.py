@@ -29,7 +29,7 @@ def keep(
     kind: str,
     config: C,
     run: Callable[[C, progress.CellProgress], CellResult],
-    show: Callable[[Kept], None],
+    show: Callable[[Kept], None] = lambda kept: None,
 ) -> Finished:
     """Run the job that Hydra runs now, keep what came of it, and show it.
 

@@ -44,6 +44,7 @@ def summarise(config: BenchConfig, result: CellResult, *, prompt_tokens: int) ->
         for percent, value in stats.percentiles(gaps).items():
             figures[f"itl_ms_p{percent}"] = value * 1e3
     result.metrics |= {name: value for name, value in figures.items() if value is not None}
+    result.headline = f"{output.median:,.0f} tok/s"
     # Tables compare by every repeat; from a tag they get them in the one query they make anyway.
     result.tags["tinygpt.rates"] = json.dumps([float(f"{rate:.6g}") for rate in per_repeat])
     result.tags["tinygpt.stable"] = str(output.stable).lower()

@@ -21,8 +21,8 @@ _STYLE = {"ok": "green", "skipped": "yellow"}
 class SweepProgress:
     """How far a sweep is; one a process."""
 
-    def __init__(self, estimates_s: Sequence[float], axes: set[str]) -> None:
-        self.estimates_s, self.axes = list(estimates_s), axes
+    def __init__(self, estimates_s: Sequence[float]) -> None:
+        self.estimates_s = list(estimates_s)
         self.done = 0
         self.started = time.monotonic()
         self._bar = Progress(
@@ -50,18 +50,30 @@ class SweepProgress:
 
 
 _sweep: SweepProgress | None = None
+_axes: set[str] | None = None
 
 
 @contextmanager
 def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
     """Show the progress of that many cells while inside, each named by its place on the axes."""
     global _sweep
-    _sweep = SweepProgress(estimates_s, axes)
-    with _sweep._bar if console.is_terminal else _nothing():
+    _sweep = SweepProgress(estimates_s)
+    with named_by(axes), _sweep._bar if console.is_terminal else _nothing():
         try:
             yield
         finally:
             _sweep = None
+
+
+@contextmanager
+def named_by(axes: set[str]) -> Iterator[None]:
+    """Name cells by their place on the axes of a sweep while inside."""
+    global _axes
+    _axes = axes
+    try:
+        yield
+    finally:
+        _axes = None
 
 
 class CellProgress:
@@ -69,8 +81,9 @@ class CellProgress:
 
     def __init__(self, place: Place) -> None:
         names = place.overrides
-        if _sweep:
-            names = [name for name in names if name.partition("=")[0] in _sweep.axes]
+        if _axes is not None:
+            names = [name for name in names if name.partition("=")[0] in _axes]
+        self.swept = _axes is not None
         self.title = " ".join(names) or "one cell"
 
     def __call__(self, phase: str) -> None:
@@ -89,8 +102,7 @@ class CellProgress:
             left = f", {_sweep.left()} left" if _sweep.done < len(_sweep.estimates_s) else ""
         else:
             count = left = ""
-        rate = result.metrics.get("output_tok_per_s")
-        text = f"{rate:,.0f} tok/s" if rate else result.reason
+        text = result.headline or result.reason
         outcome = Text(result.outcome, style=_STYLE.get(result.outcome, "red"))
         console.print(Text(f"{count}{self.title}: ") + outcome + Text(f" {text}{left}"))
         for note in result.notes:

@@ -37,6 +37,9 @@ _HEADINGS = {
     "tpot_ms": "TPOT ms",
     "kv_cache_bytes": "cache MiB",
     "peak_memory_bytes": "peak MiB",
+    "distinct_2": "distinct-2",
+    "longest_repeat_tokens": "longest repeat",
+    "mean_logprob_nats": "log-probability",
 }
 _FIGURES = (
     "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s speedup interval verdict "

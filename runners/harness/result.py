@@ -28,6 +28,8 @@ class CellResult:
     """``ok``, ``skipped``, ``oom``, ``failed``, ``mismatch`` or ``interrupted``."""
     reason: str = ""
     """Why it is not ok; one line."""
+    headline: str = ""
+    """Its most telling figures, in one line for the terminal."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Figures by the names of results/README.md: rates, times in ms, sizes in bytes."""
     tags: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,42 @@
+"""Figures about a text: does it repeat itself? Its ids are what is looked at, not its words."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+
+def distinct_2(ids: Sequence[int]) -> float | None:
+    """Distinct pairs of neighbours over all of them, 1.0 where none recurs (Li et al., 2016); None
+    below two ids.
+    """
+    pairs = list(pairwise(ids))
+    return len(set(pairs)) / len(pairs) if pairs else None
+
+
+def longest_repeat(ids: Sequence[int]) -> list[int]:
+    """The longest run of ids that comes again later without overlap; the first of several."""
+    shortest, longest = 0, len(ids) // 2
+    found: list[int] = []
+    while shortest < longest:  # whoever repeats a run repeats a shorter one as well
+        length = (shortest + longest + 1) // 2
+        run = _repeat(ids, length)
+        if run:
+            shortest, found = length, run
+        else:
+            longest = length - 1
+    return found
+
+
+def _repeat(ids: Sequence[int], length: int) -> list[int]:
+    first: dict[tuple[int, ...], int] = {}
+    starts = []
+    for at in range(len(ids) - length + 1):
+        begun = first.setdefault(tuple(ids[at : at + length]), at)
+        if at - begun >= length:
+            starts.append(begun)
+    return list(ids[min(starts) : min(starts) + length]) if starts else []
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many ids two texts share before they part."""
+    differ = (n for n, (one, other) in enumerate(zip(a, b, strict=False)) if one != other)
+    return next(differ, min(len(a), len(b)))
