@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from runners.harness import app
 from runners.harness.config import to_config
 from runners.harness.errors import UsageError
-from runners.harness.schema import TablesConfig
+from runners.harness.tools_schema import TablesConfig
 
 USAGE = """\
 usage: python -m runners.tables [sweep=latest] [table=all] [format=rich]

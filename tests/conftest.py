@@ -12,6 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests import text_checkpoint
+from tests.text_checkpoint import Sample
 from tests.train_command import Command, make_command
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -127,3 +129,15 @@ def run_id(done: Command) -> str:
 def checkpoint(done: Command) -> Path:
     """What that run published."""
     return done.results / "checkpoints" / "story"
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with a tokenizer, its weights small and random."""
+    return text_checkpoint.save(tmp_path_factory.mktemp("writer") / "small")
+
+
+@pytest.fixture
+def sample(empty_store: Path, writer: Path, tmp_path: Path) -> Sample:
+    """Call ``python -m runners.sample`` in this process, on that checkpoint."""
+    return Sample(empty_store, tmp_path, writer)

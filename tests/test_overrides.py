@@ -19,7 +19,8 @@ from runners.harness import overrides
 from runners.harness.config import to_config
 from runners.harness.errors import UsageError
 from runners.harness.paths import conf_dir
-from runners.harness.schema import BenchConfig, TablesConfig
+from runners.harness.schema import BenchConfig
+from runners.harness.tools_schema import TablesConfig
 
 
 @pytest.fixture(scope="module", autouse=True)

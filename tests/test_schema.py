@@ -8,7 +8,8 @@ import pytest
 
 from runners.harness.config import from_dict
 from runners.harness.errors import UsageError
-from runners.harness.schema import BenchConfig, TablesConfig
+from runners.harness.schema import BenchConfig
+from runners.harness.tools_schema import TablesConfig
 
 TRACKED: dict[str, Any] = {"tracking": {"dir": "results"}}
 INF, NAN = math.inf, math.nan
@@ -162,7 +163,9 @@ def test_a_usage_error_exits_with_2() -> None:
 def test_every_group_and_number_of_the_config_is_checked() -> None:
     checked = {key for key, _, _ in REFUSED}
     unchecked = {
-        "model.tie_embeddings",  # a boolean
+        "model.tie_embeddings",  # booleans
+        "resume",
+        "plan",
         "prompt.text",
         "prompt.file",
         "tracking.dir",

@@ -50,6 +50,8 @@ class Sweep:
     """Each job's own overrides."""
     configs: list[Any]
     """Each job's typed config."""
+    rerun_of: str | None = None
+    """The id of the sweep that this one runs again."""
 
     @property
     def axes(self) -> dict[str, list[str]]:
@@ -79,6 +81,10 @@ class App:
     """Entered with a sweep before its first job."""
     usage: Callable[[], str] = str
     """What --help prints."""
+    leaves: Callable[[str], bool] = lambda word: False
+    """Whether a KEY=VALUE word of the command is not for its own config."""
+    words: list[str] = field(default_factory=list)
+    """The words it left, for the job to apply."""
     returned: list[Any] = field(default_factory=list)
     """What the jobs returned, in order."""
 
@@ -103,6 +109,7 @@ def run(app: App) -> int:
     global _current
     _current = app
     app.returned.clear()
+    app.words = [word for word in sys.argv[1:] if app.leaves(word)]
     if "--version" in sys.argv[1:]:
         from tinygpt import __version__
 
@@ -123,6 +130,8 @@ def run(app: App) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hands us the exception in place of a printed one
     configs.register()
     sweeper.register()
+    typed = sys.argv
+    sys.argv = [word for word in typed if word not in app.words]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=app.name)(app.job)()
     except UsageError as error:
@@ -135,6 +144,8 @@ def run(app: App) -> int:
         return 143
     except KeyboardInterrupt:
         return 130
+    finally:
+        sys.argv = typed
     return 0
 
 

@@ -1,6 +1,8 @@
 """From what Hydra composed to typed, checked config; and from its errors to one line each."""
 
 import difflib
+import hashlib
+import json
 import re
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar
@@ -24,6 +26,8 @@ C = TypeVar("C")
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
 PROMPT_HINT = "a text that Hydra's grammar cannot carry goes into a file: prompt.file=PATH"
+CHANGES_NOTHING = ("timing", "tracking", "resume", "plan")
+"""Parts of a config that change neither tokens nor their time."""
 _TYPES = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
 
 
@@ -132,6 +136,12 @@ def to_dict(config: Any) -> dict[str, Any]:
     assert is_dataclass(config)
     assert not isinstance(config, type)
     return asdict(config)
+
+
+def digest(config: Any) -> str:
+    """A digest of what a config asks for, the same wherever and however often it is run."""
+    asked = {key: value for key, value in to_dict(config).items() if key not in CHANGES_NOTHING}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

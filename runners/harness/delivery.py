@@ -4,6 +4,7 @@ Its folder on disk is ahead of MLflow all the time. A store that cannot be reach
 told once, and gets what it missed with the next figures.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,9 @@ from pathlib import Path
 
 from runners.harness import progress
 from runners.harness.app import Sweep
+from runners.harness.config import digest
 from runners.harness.errors import UsageError
-from runners.harness.result import Place, write_json
+from runners.harness.result import Place, owner, write_json
 from runners.harness.schema import TrackingConfig
 from runners.harness.tracking import Store, TrackingError, open_store
 
@@ -61,6 +63,25 @@ class Delivery:
         self.complete = True
 
 
+def _begin(store: Store, kind: str, sweep: Sweep) -> str:
+    """Open the sweep's run, or open it again; write down whose it is. Returns MLflow's id."""
+    folder = sweep.folder
+    path = folder / "sweep.json"
+    if path.is_file():  # it is resumed
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        store.reopen_sweep(facts["run_id"])
+        write_json(path, {**facts, **owner()})
+        return str(facts["run_id"])
+    digests = [digest(config) for config in sweep.configs]
+    facts = {"sweep": folder.name, "kind": kind, "overrides": sweep.overrides}
+    facts |= {"cells": len(digests), "digests": digests, "rerun_of": sweep.rerun_of}
+    facts |= {**owner(), "started": time.time()}
+    facts["run_id"] = store.begin_sweep(facts)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, facts)
+    return str(facts["run_id"])
+
+
 def _nothing_to_sum_up(store: Store, folder: Path) -> str:
     return "ok"
 
@@ -75,13 +96,9 @@ def tracked_sweep(
     """
     store, folder = open_store(sweep.configs[0].tracking), sweep.folder
     try:
-        run_id = store.begin_sweep(folder.name, kind, sweep.overrides, len(sweep.configs))
+        run_id = _begin(store, kind, sweep)
     except TrackingError as error:
         raise UsageError(f"tracking: {error}; nothing was run") from None
-    folder.mkdir(parents=True, exist_ok=True)
-    facts = {"sweep": folder.name, "kind": kind, "overrides": sweep.overrides, "run_id": run_id}
-    cells = len(sweep.configs)
-    write_json(folder / "sweep.json", {**facts, "cells": cells, "started": time.time()})
     outcome = "interrupted"
     try:
         yield

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import torch
 
 from runners.harness import environment
+from runners.harness.config import CHANGES_NOTHING
 from runners.harness.schema import RunConfig
 from tinygpt.checkpoint import weights_sha256
 from tinygpt.model import GPT
@@ -25,8 +26,8 @@ def tags(config: RunConfig, model: GPT, prompts: list[list[int]]) -> dict[str, s
         "prompt": prompt_ids,
         "code": environment.code()["sha256"],
     }
-    for changes_nothing in ("timing", "tracking", "checkpoint"):
-        cell.pop(changes_nothing, None)
+    for name in (*CHANGES_NOTHING, "checkpoint"):  # of which the weights are hashed
+        cell.pop(name, None)
     return {
         "tinygpt.cell_hash": sha256(cell),
         "tinygpt.weights_sha256": weights,

@@ -30,12 +30,13 @@ def keep(
     config: C,
     run: Callable[[C, progress.CellProgress], CellResult],
     show: Callable[[Kept], None] = lambda kept: None,
+    place: Place | None = None,
 ) -> Finished:
-    """Run the job that Hydra runs now, keep what came of it, and show it.
+    """Run a job, keep what came of it at ``place`` (that of the job Hydra runs now), and show it.
 
     A job that is stopped leaves an ``interrupted`` result before the stop goes on its way.
     """
-    store, place = open_store(config.tracking), Place.of_job()
+    store, place = open_store(config.tracking), place or Place.of_job()
     report = progress.CellProgress(place)
     stopped: KeyboardInterrupt | None = None
     try:

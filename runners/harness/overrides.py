@@ -21,6 +21,9 @@ from runners.harness.schemas import SCHEMAS
 LIST_KEYS = frozenset({"sweep"})
 """Keys of which a comma is part: they are never swept over."""
 
+RAW_KEYS = frozenset({"where"})
+"""Keys whose value is no word of Hydra's grammar at all: ``where=batch.size>=4``."""
+
 
 def text_keys(config: type, prefix: str = "") -> set[str]:
     """The dotted keys of a schema that are typed ``str``."""
@@ -80,6 +83,11 @@ def install() -> None:
         return
 
     def parse_rule(self: OverridesParser, s: str, rule_name: str) -> Any:
+        key, _, typed = s.partition("=")
+        if key in RAW_KEYS:
+            parsed = original(self, f"{key}=x", rule_name)
+            parsed.input_line, parsed._value = s, typed
+            return parsed
         parsed = original(self, s, rule_name)
         return keep_text(parsed) if isinstance(parsed, Override) else parsed
 

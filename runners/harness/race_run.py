@@ -6,6 +6,7 @@ and one row: what differs between the two is the cache and nothing else.
 Shapes: P prompt tokens, N new tokens.
 """
 
+import math
 from bisect import bisect_right
 from codecs import getincrementaldecoder
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 from torch import Tensor
@@ -31,8 +32,17 @@ from tinygpt.tokenizer import Tokenizer
 Report = Callable[[str], None]
 """Told what is being done, never inside timed code."""
 
-_WARM_UP_STRIDE = 16
-_ENDS = 16
+FRAME_S = 0.05
+WHOLE_S = 50.0
+"""Seconds that measuring and replaying may take together at true speed."""
+MIN_REPLAY_S = 10.0
+
+_WARM_UP_STEPS, _WARM_UP_STRIDE, _ENDS = 64, 16, 16
+
+
+def side_name(kind: str) -> str:
+    """What a pass with that kind of cache is called."""
+    return "without a cache" if kind == "none" else f"with the {kind} cache"
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Side:
 
     @property
     def name(self) -> str:
-        return "without a cache" if self.cache == "none" else f"{self.cache} cache"
+        return side_name(self.cache)
 
     @cached_property
     def ends_s(self) -> list[float]:
@@ -84,7 +94,7 @@ class Side:
 
     @property
     def first_ms(self) -> float:
-        """Milliseconds of a step at the beginning: a median, since single steps are hit by chance."""
+        """Milliseconds of a step at the beginning: a median, since a lone step is hit by chance."""
         return median(self.step_s[: self.n_ends]) * 1e3
 
     @property
@@ -100,7 +110,7 @@ class Race:
     prompt: str
     prompt_tokens: int
     setting: str
-    """Checkpoint, device, precision and engine, in words."""
+    """What ran where, in words."""
     window: int
     """Tokens that the model can look back on."""
     without: Side
@@ -116,6 +126,11 @@ class Race:
     @property
     def new_tokens(self) -> int:
         return len(self.without.ids)
+
+    @property
+    def slower_s(self) -> float:
+        """Seconds of the slower one."""
+        return max(side.total_s for side in self.sides)
 
     @property
     def first_difference(self) -> int | None:
@@ -146,12 +161,12 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
         _side(config, cache, model, tokenizer, prompt, report)
         for cache in (CacheConfig(kind="none"), config.cache)
     ]
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    threads = f", threads {torch.get_num_threads()}" if device.type == "cpu" else ""
+    kinds = f"{config.precision.kind}, {config.engine.kind}"
     return Race(
         prompt=tokenizer.decode(prompt[0].tolist()),
         prompt_tokens=prompt.shape[1],
-        setting=f"{config.checkpoint} on {device.type}{threads}, {config.precision.kind}, "
-        f"{config.engine.kind}",
+        setting=f"{config.checkpoint} on {device.type}{threads}, {kinds}",
         window=config.model.context_length,
         without=sides[0],
         cached=sides[1],
@@ -172,18 +187,16 @@ def _side(
     prompt_tokens, new_tokens = prompt.shape[1], config.length.new_tokens
     ran = fed(cache.kind, prompt_tokens, new_tokens, config.model.context_length)
     synchronize = timing.synchronizer(prompt.device)
-    positions = prompt_tokens + new_tokens
-    engine = make_engine(config.engine, model, cache, batch=1, max_positions=positions)
+    end = prompt_tokens + new_tokens
+    engine = make_engine(config.engine, model, cache, batch=1, max_positions=end)
     sampler = make_sampler(SamplerConfig(), batch=1, seed=config.seed, device=prompt.device)
-    name = "without a cache" if cache.kind == "none" else f"with the {cache.kind} cache"
+    name = side_name(cache.kind)
     report(f"{name}: warm-up")
     start = perf_counter()
     sampler.reset(prompt, config.model.vocab_size)
     steps = _warm_up(engine, cache.kind, prompt, ran, sampler)
     synchronize()
-    expected_s = (perf_counter() - start) / steps * new_tokens
-
-    ids = prompt
+    expected_s, ids = (perf_counter() - start) / steps * new_tokens, prompt
 
     def generate(on_token: OnToken) -> None:
         nonlocal ids
@@ -205,7 +218,7 @@ def _warm_up(engine: Engine, kind: str, prompt: Tensor, ran: list[int], pick: Pi
     Without a cache a whole pass is too long: one step at every 16th of its lengths, and its last.
     """
     if kind != "none":
-        steps = min(len(ran), max(2 * _ENDS, ran[0]))
+        steps = min(len(ran), _WARM_UP_STEPS)
         engine.generate(prompt, steps, pick, go_on)
         return steps
     text = prompt.repeat(1, -(-ran[-1] // prompt.shape[1]))
@@ -213,3 +226,25 @@ def _warm_up(engine: Engine, kind: str, prompt: Tensor, ran: list[int], pick: Pi
     for length in lengths:
         engine.generate(text[:, :length], 1, pick, go_on)
     return len(lengths)
+
+
+def speed(race: Race) -> float:
+    """How much faster than true the replay is, so that the whole stays under a minute."""
+    left_s = max(WHOLE_S - race.measured_s, MIN_REPLAY_S)
+    return max(1.0, math.ceil(10 * race.slower_s / left_s) / 10)
+
+
+def replay(
+    race: Race,
+    draw: Callable[[float], None],
+    factor: float = 1.0,
+    clock: Callable[[], float] = perf_counter,
+    wait: Callable[[float], None] = sleep,
+) -> None:
+    """Call ``draw`` frame by frame with the seconds since both started, until both are done."""
+    start, at_s = clock(), 0.0
+    while at_s < race.slower_s:
+        draw(at_s)
+        wait(min(FRAME_S, (race.slower_s - at_s) / factor))
+        at_s = (clock() - start) * factor
+    draw(race.slower_s)

@@ -1,8 +1,10 @@
 """What MLflow is told of a cell, read from the cell's folder: running, or done."""
 
+import hashlib
 import json
 import math
 import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ def read(folder: Path) -> Record:
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     overrides = yaml.safe_load((folder / "overrides.yaml").read_text(encoding="utf-8"))
     tags = {
-        "tinygpt.kind": cell["kind"],
+        "tinygpt.kind": "rerun" if cell.get("rerun_of") else cell["kind"],
         "tinygpt.cell": cell["cell"],
         "tinygpt.outcome": cell["outcome"],
         "tinygpt.overrides": shlex.join(overrides),
@@ -48,8 +50,10 @@ def read(folder: Path) -> Record:
         tags |= {"tinygpt.sweep": cell["sweep"], "mlflow.parentRunId": sweep["run_id"]}
     else:  # a lone cell has no parent, and is found as a sweep of one
         tags |= {"tinygpt.sweep": cell["cell"], "tinygpt.top": "true"}
-    if cell["outcome"] == "running":  # by these a run is known whose process is gone
-        tags |= {f"tinygpt.{key}": str(cell[key]) for key in ("host", "pid", "process_started")}
+    if cell.get("rerun_of"):
+        tags["tinygpt.rerun_of"] = cell["rerun_of"]
+    if cell["outcome"] == "running":
+        tags |= owner_tags(cell)
     if cell.get("reason"):
         tags["tinygpt.reason"] = cell["reason"]
     if cell.get("notes"):
@@ -70,6 +74,34 @@ def read(folder: Path) -> Record:
         params=params,
         metrics={name: value for name, value in metrics.items() if name not in odd},
     )
+
+
+def sweep_tags(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The tags of a sweep's run, from its sweep.json."""
+    overrides = shlex.join(facts["overrides"])
+    tags = {
+        "tinygpt.kind": "rerun" if facts.get("rerun_of") else "sweep",
+        "tinygpt.sweep": facts["sweep"],
+        "tinygpt.top": "true",
+        "tinygpt.overrides": overrides,
+        "tinygpt.cells_sha256": cells_sha256(facts["digests"]),
+        "mlflow.note.content": f"{facts['cells']} cells: {overrides}",
+        **owner_tags(facts),
+        **code_tags(),
+    }
+    if facts.get("rerun_of"):
+        tags["tinygpt.rerun_of"] = facts["rerun_of"]
+    return tags
+
+
+def owner_tags(facts: Mapping[str, Any]) -> dict[str, str]:
+    """By these a run is known whose process is gone."""
+    return {f"tinygpt.{key}": str(facts[key]) for key in ("host", "pid", "process_started")}
+
+
+def cells_sha256(digests: Iterable[str]) -> str:
+    """A digest of a set of cells, whatever their order."""
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
 def code_tags() -> dict[str, str]:

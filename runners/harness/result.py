@@ -7,6 +7,7 @@ timings.json with every raw second, and generations.jsonl.
 
 import json
 import os
+import platform
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -60,6 +61,8 @@ class Place:
     choices: dict[str, str]
     """Option by group, followed by what was overridden in it by value."""
     overrides: list[str]
+    rerun_of: str | None = None
+    """The id of the cell that this one runs again."""
 
     @classmethod
     def of_job(cls) -> "Place":
@@ -78,6 +81,12 @@ class Place:
         )
 
 
+def owner() -> dict[str, Any]:
+    """By what a process is known after it is gone, on this host and on others."""
+    started = psutil.Process().create_time()
+    return {"host": platform.node(), "pid": os.getpid(), "process_started": started}
+
+
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
     """Put down what is about to run, and by whom."""
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -90,9 +99,9 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
         "sweep": place.sweep,
         "choices": place.choices,
         "outcome": "running",
-        "host": environment.collect()["host"],
-        "pid": os.getpid(),
-        "process_started": psutil.Process().create_time(),
+        "rerun_of": place.rerun_of,
+        **owner(),
+        "load_average": environment.load_average(),
         "started": time.time(),
     }
     write_json(place.folder / "cell.json", cell)

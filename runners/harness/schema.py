@@ -161,32 +161,11 @@ class BenchConfig(RunConfig):
     prompt: PromptConfig = field(default_factory=PromptConfig)
     round: int = 1
     """Number of this repetition of the sweep; always the slowest axis, pooled by the tables."""
+    resume: bool = False
+    """Go on with the newest sweep of the same cells: those that are ``ok`` in it are done."""
+    plan: bool = False
+    """Say what would run, how long it may take and what it needs; run nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.round >= 1, f"round={self.round}: must be at least 1")
-
-
-@dataclass(kw_only=True)
-class TablesConfig:
-    """Which table of which sweep, and how it is printed."""
-
-    sweep: str = "latest"
-    """A sweep's or lone cell's id (a prefix is enough), several with commas, or ``latest``."""
-    table: str = "all"
-    """``cells``, ``cache``, ``device``, or ``all`` of them."""
-    format: str = "rich"
-    """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
-
-    def __post_init__(self) -> None:
-        tables = ("all", "cells", "cache", "device")
-        formats = ("rich", "md", "csv", "json")
-        require(self.table in tables, f"table={self.table}: must be one of {', '.join(tables)}")
-        require(
-            self.format in formats, f"format={self.format}: must be one of {', '.join(formats)}"
-        )
-        require(
-            self.table != "all" or self.format in ("rich", "md"),
-            f"table=all: {self.format} holds one table; choose cells, cache or device",
-        )

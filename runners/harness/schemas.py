@@ -1,7 +1,8 @@
 """Every entry point's config, by the name of its file in conf/."""
 
-from runners.harness.schema import BenchConfig, TablesConfig
+from runners.harness.schema import BenchConfig
 from runners.harness.text_schema import RaceConfig, SampleConfig, VerifyConfig
+from runners.harness.tools_schema import CompareConfig, DoctorConfig, RerunConfig, TablesConfig
 from runners.harness.train_schema import TrainConfig
 
 SCHEMAS: dict[str, type] = {
@@ -11,4 +12,7 @@ SCHEMAS: dict[str, type] = {
     "race": RaceConfig,
     "train": TrainConfig,
     "tables": TablesConfig,
+    "rerun": RerunConfig,
+    "compare": CompareConfig,
+    "doctor": DoctorConfig,
 }

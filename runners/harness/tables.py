@@ -19,6 +19,7 @@ import pandas as pd
 from runners.harness import stats
 from runners.harness.paths import results_dir
 from runners.harness.schema import TrackingConfig
+from runners.harness.stored import cells_of, find_top
 from runners.harness.tracking import Store, open_store
 from tinygpt.config import CACHE_KINDS
 
@@ -32,7 +33,6 @@ WHOLE = (
 REAL = "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms".split()
 
 _ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
-_ENDED = "attributes.status != 'RUNNING' and attributes.status != 'KILLED'"
 _SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
 _KEY = ["shape", "weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
 _KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
@@ -44,39 +44,11 @@ def cells(sweep: str = "latest", store: Store | None = None) -> pd.DataFrame:
     """
     store = store or open_store(TrackingConfig(dir=str(results_dir())))
     rows = []
-    found = dict(find_sweep(store, wanted.strip()) for wanted in sweep.split(","))
-    for identity, overrides in found.items():
-        runs = store.search(
-            "bench",
-            f"tags.`tinygpt.sweep` = '{identity}' and tags.`tinygpt.kind` = 'bench' "
-            "and attributes.status != 'RUNNING'",
-        )
-        rows += [_row(run) | {"overrides": overrides} for run in runs]
+    wanted = [find_top(store, word.strip(), ("bench",), key="sweep") for word in sweep.split(",")]
+    found = {top.identity: top for top in wanted}
+    for top in found.values():
+        rows += [_row(cell.run) | {"overrides": top.overrides} for cell in cells_of(store, top)]
     return _typed(pd.DataFrame(rows))
-
-
-def find_sweep(store: Store, wanted: str) -> tuple[str, str]:
-    """The full id that ``wanted`` stands for, and the overrides it was made with."""
-    if not store.exists:
-        raise ValueError(
-            f"sweep={wanted}: nothing is tracked in {store.dir} yet; measure something first: "
-            "python -m runners.bench -m device=cpu,cuda batch=1,16"
-        )
-    # A sweep that was stopped is found by its id, not as the latest.
-    top = "tags.`tinygpt.top` = 'true'"
-    if wanted == "latest":
-        found = store.search("bench", f"{top} and {_ENDED}", limit=1)
-    else:
-        safe = "".join(c for c in wanted if c.isalnum() or c == "-")
-        found = store.search("bench", f"{top} and tags.`tinygpt.sweep` LIKE '{safe}%'")
-    if not found or (wanted != "latest" and not safe):
-        raise ValueError(
-            f"sweep={wanted}: no such sweep or cell in {store.dir}; latest is the newest one"
-        )
-    ids = sorted({run.data.tags["tinygpt.sweep"] for run in found})
-    if len(ids) > 1:
-        raise ValueError(f"sweep={wanted}: {len(ids)} begin so ({', '.join(ids[:5])}); say more")
-    return ids[0], found[0].data.tags.get("tinygpt.overrides", "")
 
 
 def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:

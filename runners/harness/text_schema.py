@@ -90,6 +90,11 @@ class RaceConfig(RunConfig):
             self.cache.kind != "none",
             "cache.kind=none: races against itself; choose cache=rolling or cache=static",
         )
+        require(
+            self.length.new_tokens >= 2,
+            f"length.new_tokens={self.length.new_tokens}: nothing to race, since the first token "
+            "costs the same either way; give at least 2",
+        )
         _require_tokenizer(self.checkpoint, "race shows texts")
         if self.prompt.text is None and self.prompt.file is None:
             self.prompt.text = "It was a"

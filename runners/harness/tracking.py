@@ -8,7 +8,6 @@ server. One run costs one create, one batch and one call for its artefacts.
 import logging
 import math
 import os
-import shlex
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +20,15 @@ from filelock import FileLock
 
 from runners.harness import record
 from runners.harness.paths import absolute
+from runners.harness.result import write_json
 from runners.harness.schema import TrackingConfig
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
+TRACKED = "tracked.json"
+"""The file that says as which run a cell's folder was delivered."""
 _RUN_STATUS = {"ok": "FINISHED", "skipped": "FINISHED", "interrupted": "KILLED"}
 _MAX_METRICS = 1000  # MLflow takes no more in one call
 _MAX_TAG, _MAX_PARAM = 8000, 6000  # characters; MLflow's own limits
@@ -125,21 +127,17 @@ class Store:
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def begin_sweep(self, sweep: str, kind: str, overrides: list[str], cells: int) -> str:
-        """Open a sweep's run; returns MLflow's id of it."""
-        tags = {
-            "tinygpt.kind": "sweep",
-            "tinygpt.sweep": sweep,
-            "tinygpt.top": "true",
-            "tinygpt.overrides": shlex.join(overrides),
-            "mlflow.note.content": f"{cells} cells: {shlex.join(overrides)}",
-            **record.code_tags(),
-        }
+    def begin_sweep(self, facts: Mapping[str, Any]) -> str:
+        """Open the run of a sweep, of which sweep.json has the facts; returns MLflow's id."""
         with _reaching(self.uri):
-            run = self._create(kind, f"sweep {sweep}", tags)
-            params = {"cells": cells}
-            self._log(run.info.run_id, params=params)
+            run = self._create(facts["kind"], f"sweep {facts['sweep']}", record.sweep_tags(facts))
+            self._log(run.info.run_id, params={"cells": facts["cells"]})
         return str(run.info.run_id)
+
+    def reopen_sweep(self, run_id: str) -> None:
+        """Let a sweep's run go on."""
+        with _reaching(self.uri):
+            self.client.update_run(run_id, "RUNNING")
 
     def end_sweep(self, run_id: str, outcome: str, tables: Path) -> None:
         """Attach a sweep's tables and end its run."""
@@ -191,6 +189,7 @@ class Store:
             self.client.log_artifacts(run_id, str(folder))
             status = _RUN_STATUS.get(cell.outcome, "FAILED")
             self.client.set_terminated(run_id, status, int(cell.ended * 1000))
+        write_json(folder / TRACKED, {"uri": self.uri, "run_id": run_id})
         return run_id
 
     def search(self, kind: str, where: str, limit: int | None = None) -> list["Run"]:
@@ -208,6 +207,15 @@ class Store:
                 if not token or limit:
                     break
         return runs
+
+    def artefact(self, run_id: str, name: str) -> Path:
+        """A file of a run, on this machine."""
+        from mlflow.artifacts import download_artifacts
+
+        with _reaching(self.uri):
+            return Path(
+                download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=self.uri)
+            )
 
     def _create(
         self, kind: str, name: str, tags: dict[str, str], started: float | None = None

@@ -1,0 +1,154 @@
+"""What is in the store, found by the ids that people type, with all that was kept of it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from runners.harness.tracking import Store, TrackingError
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+ENDED = "attributes.status != 'RUNNING' and attributes.status != 'KILLED'"
+_TOP = "tags.`tinygpt.top` = 'true'"
+_CELL = "tags.`tinygpt.cell` LIKE '%'"
+KINDS = ("bench", "sample", "verify")
+"""Kinds of runs that can be run again; each has its MLflow experiment ``tinygpt/KIND``."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A cell that has ended."""
+
+    kind: str
+    run: "Run"
+    store: Store
+
+    @property
+    def cell(self) -> str:
+        """Its id."""
+        return str(self.run.data.tags["tinygpt.cell"])
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are, if it ran on this machine."""
+        sweep, _, number = self.cell.rpartition("-")
+        return (
+            self.store.dir / "sweeps" / sweep / number
+            if sweep
+            else (self.store.dir / "cells" / self.cell)
+        )
+
+    def text(self, name: str) -> str:
+        """One of its files; from MLflow's artefacts where the folder is not here."""
+        if (self.folder / "cell.json").is_file():
+            path = self.folder / name
+        else:
+            path = self.store.artefact(self.run.info.run_id, name)
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise TrackingError(
+                f"{self.cell}: {name} cannot be read ({error.strerror}: {path}); if the results "
+                "folder was moved: python -m runners.doctor fix=true"
+            ) from None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its resolved config, as it was stored."""
+        values = yaml.safe_load(self.text("config.yaml"))
+        assert isinstance(values, dict)
+        return values
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What machine and which code it ran on; empty where it never came to that."""
+        found = json.loads(self.text("environment.json"))
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def generations(self) -> list[dict[str, Any]]:
+        """Its rows, with ``prompt_ids`` and ``new_ids`` each."""
+        return [json.loads(line) for line in self.text("generations.jsonl").splitlines()]
+
+
+@dataclass(frozen=True)
+class Top:
+    """A sweep, or a cell that is part of none."""
+
+    kind: str
+    identity: str
+    overrides: str
+    """The command it was made with."""
+
+
+def find_top(
+    store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
+) -> Top:
+    """The sweep or lone cell that ``wanted`` stands for: an id, the beginning of one, or
+    ``latest``: the newest of kind bench that has ended and is no rerun. ValueError otherwise,
+    naming the ``key`` it was typed for.
+    """
+    if not store.exists:
+        raise ValueError(
+            f"{key}={wanted}: nothing is tracked in {store.dir} yet; measure something first: "
+            "python -m runners.bench -m device=cpu,cuda batch=1,16"
+        )
+    safe = "".join(c for c in wanted if c.isalnum() or c == "-")
+    found: list[tuple[str, Run]] = []
+    if wanted == "latest":
+        # A sweep that was stopped is found by its id, not as the latest.
+        where = f"{_TOP} and {ENDED} and tags.`tinygpt.kind` != 'rerun'"
+        found = [("bench", run) for run in store.search("bench", where, limit=1)]
+    elif safe == wanted and wanted:
+        where = f"{_TOP} and tags.`tinygpt.sweep` LIKE '{safe}%'"
+        found = [(kind, run) for kind in kinds for run in store.search(kind, where)]
+    if not found:
+        raise ValueError(
+            f"{key}={wanted}: no such sweep or cell in {store.dir}; latest is the newest one, "
+            "`python -m runners.tables table=runs` lists them"
+        )
+    ids = sorted({run.data.tags["tinygpt.sweep"] for _, run in found})
+    if len(ids) > 1:
+        raise ValueError(f"{key}={wanted}: {len(ids)} begin so ({', '.join(ids[:5])}); say more")
+    kind, run = found[0]
+    return Top(kind, ids[0], run.data.tags.get("tinygpt.overrides", ""))
+
+
+def cells_of(store: Store, top: Top) -> list[Stored]:
+    """The cells of a sweep in their order, or the lone cell; a cell that was measured again in the
+    same sweep is there once, as it came out last.
+    """
+    where = (
+        f"tags.`tinygpt.sweep` = '{top.identity}' and {_CELL} and attributes.status != 'RUNNING'"
+    )
+    newest: dict[str, Stored] = {}
+    for run in store.search(top.kind, where):
+        cell = Stored(top.kind, run, store)
+        newest.setdefault(cell.cell, cell)
+    return sorted(newest.values(), key=lambda cell: int(cell.cell.rpartition("-")[2], 36))
+
+
+def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[Top, list[Stored]]:
+    """The sweep or lone cell of ``wanted``, and its cells: one where ``wanted`` is a cell's id,
+    ``SWEEP-NUMBER``.
+    """
+    beginning, dash, number = wanted.partition("-")
+    top = find_top(store, beginning, key=key)
+    cells = cells_of(store, top)
+    if dash:
+        chosen = [cell for cell in cells if cell.cell == f"{top.identity}-{number}"]
+        if not chosen:
+            known = ", ".join(cell.cell for cell in cells[:8])
+            raise ValueError(f"{key}={wanted}: sweep {top.identity} has no such cell; it has {known}")
+        return top, chosen
+    if not cells:
+        raise ValueError(
+            f"{key}={wanted}: no cell of {top.identity} has ended; if its process is gone: "
+            "python -m runners.doctor fix=true"
+        )
+    return top, cells
