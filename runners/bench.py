@@ -31,17 +31,21 @@ groups:
 
 
 _OTHER_KEYS = (
-    "other keys: seed, round, checkpoint, prompt.tokens|text|file, tracking.dir|uri, and every",
-    "field of a group by value; `--cfg job` prints the config that a command composes to.",
+    "other keys: seed, round, checkpoint, prompt.tokens|text|file, resume=true (goes on with a",
+    "sweep that was stopped), plan=true (says what would run), tracking.dir|uri, and every field",
+    "of a group by value; `--cfg job` prints the config that a command composes to.",
 )
 
 
 def job(cfg: DictConfig) -> app.Finished:
     """Run one cell and keep its result."""
+    from runners.harness import resume
     from runners.harness.cell import run_cell
     from runners.harness.keep import keep
 
-    return keep("bench", to_config(cfg, BenchConfig), run_cell, _show)
+    config = to_config(cfg, BenchConfig)
+    done = resume.finished(config) if config.resume else None
+    return done or keep("bench", config, run_cell, _show)
 
 
 def _show(kept: "Kept") -> None:
@@ -51,6 +55,12 @@ def _show(kept: "Kept") -> None:
 
     if kept.tracked and kept.place.sweep is None:
         render.show(render.bench_tables(cells(kept.place.cell, kept.store))[0])
+
+
+def _prepare(cells: app.Sweep) -> app.Sweep:
+    from runners.harness import sweep
+
+    return sweep.prepared(cells)
 
 
 def _around_sweep(cells: app.Sweep) -> AbstractContextManager[None]:
@@ -64,7 +74,7 @@ def _usage() -> str:
     return "\n".join([USAGE.rstrip(), *groups, "", *_OTHER_KEYS])
 
 
-BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, _usage)
+BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, _usage, _prepare)
 
 
 def main() -> NoReturn:

@@ -13,14 +13,15 @@ FORBIDDEN = {"hydra", "omegaconf", "mlflow", "pandas", "runners"}
 # Low to high: a module may import only what stands before it.
 LIBRARY = ("config tokenizer rope cache model cost sampling generation checkpoint engines").split()
 HARNESS = (
-    "errors paths stats schema text_schema train_schema tools_schema schemas checks environment "
-    "stopping baselines gate overrides config presets corpus record identity inputs result guard "
+    "errors paths stats schema text_schema train_schema tools_schema schemas checks machine gpu "
+    "drift environment stopping baselines gate overrides config presets corpus record identity inputs result guard "
     "metrics timing cell plan progress training train_report train_state train_progress train_run "
-    "tracking stored tables render app keep delivery stream sample_screen text_figures sample_run "
-    "sample_grid race_run race_screen sweep sweeper"
+    "tracking stored tables render app keep delivery stream verify_report watch sampler_checks "
+    "cache_checks faults verify_screen verify_run sample_screen text_figures sample_run "
+    "sample_grid race_run race_screen sweep resume plan_report kinds original verdict rerun_run sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
-LATE = {("app", "sweeper")}
+LATE = {("app", "resume plan_report kinds original verdict rerun_run sweeper")}
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:

@@ -50,6 +50,10 @@ class Sweep:
     """Each job's own overrides."""
     configs: list[Any]
     """Each job's typed config."""
+    lone: bool = False
+    """Whether it is no sweep: one job, asked for without -m."""
+    done: set[int] = field(default_factory=set)
+    """Numbers of the jobs that need not run, since it is an old sweep that goes on."""
     rerun_of: str | None = None
     """The id of the sweep that this one runs again."""
 
@@ -81,6 +85,9 @@ class App:
     """Entered with a sweep before its first job."""
     usage: Callable[[], str] = str
     """What --help prints."""
+    prepare: Callable[[Sweep], Sweep] = lambda sweep: sweep
+    """What is to run, before anything is made: may go on with an old sweep, or refuse, or tell its
+    plan and leave (SystemExit)."""
     leaves: Callable[[str], bool] = lambda word: False
     """Whether a KEY=VALUE word of the command is not for its own config."""
     words: list[str] = field(default_factory=list)
@@ -131,7 +138,9 @@ def run(app: App) -> int:
     configs.register()
     sweeper.register()
     typed = sys.argv
-    sys.argv = [word for word in typed if word not in app.words]
+    ours = [word for word in typed[1:] if word not in app.words]
+    ours.sort(key=lambda word: word not in ("-m", "--multirun"))  # argparse wants it in front
+    sys.argv = [typed[0], *ours]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=app.name)(app.job)()
     except UsageError as error:

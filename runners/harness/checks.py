@@ -65,6 +65,14 @@ def read_prompts(prompt: PromptsConfig) -> list[str]:
     return prompts
 
 
+def prompt_files(prompt: TextPromptConfig) -> dict[str, str]:
+    """The content of the file that a prompt comes from, by the name under which a run keeps it."""
+    if isinstance(prompt, PromptsConfig) and prompt.jsonl is not None:
+        return {"prompts.jsonl": _read(f"prompt.jsonl={prompt.jsonl}", prompt.jsonl)}
+    text = None if prompt.file is None else read_prompt(prompt)
+    return {} if text is None else {"prompt.txt": text}
+
+
 def read_prompt(prompt: TextPromptConfig) -> str | None:
     """The prompt's text, exact to the byte of its file; None where none is given."""
     if prompt.file is None:

@@ -12,69 +12,63 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from runners.harness import gpu, machine
+from runners.harness.drift import Difference, differences
+from runners.harness.machine import available_bytes, usable_cores
 from tinygpt import __version__
+
+__all__ = [
+    "Difference",
+    "available_bytes",
+    "code",
+    "collect",
+    "differences",
+    "peak_memory_bytes",
+    "reset_peak_memory",
+    "state",
+    "usable_cores",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, or the folder that the installed packages are in."""
-_PACKAGES = (
-    "torch",
-    "mlflow",
-    "hydra-core",
-    "omegaconf",
-    "pandas",
-    "numpy",
-    "scipy",
-    "regex",
-    "safetensors",
-)
+PACKAGES = (
+    "torch mlflow regex hydra-core omegaconf pandas numpy scipy safetensors psutil rich filelock "
+    "matplotlib pyyaml nvidia-ml-py"
+).split()
+_SOURCES = ("tinygpt", "runners")
+_SETTINGS = ("OMP_", "KMP_", "MKL_", "GOMP_", "ATEN_CPU_", "CUDA_VISIBLE_", "PYTORCH_")
+"""How the variables begin that decide how fast torch is."""
 
 
 @lru_cache(maxsize=1)
 def collect() -> dict[str, Any]:
-    """The machine and its software, as a JSON-like dict."""
+    """The machine and its software, as a JSON-like dict: all of it that stays as it is."""
+    import torch
+
+    names = sorted(name for name in os.environ if name.startswith(_SETTINGS))
     return {
         "host": platform.node(),
         "platform": platform.platform(),
-        "cpu": {
-            "model": _cpu_model(),
-            "cores": psutil.cpu_count(logical=False),
-            "logical": psutil.cpu_count(),
-            "usable": usable_cores(),
-            "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        },
-        "memory_bytes": psutil.virtual_memory().total,
+        "cpu": machine.cpu() | {"capability": torch.backends.cpu.get_cpu_capability()},
+        "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
+        "settings": {name: os.environ[name] for name in names},
+        **machine.memory(),
+        "gpu": gpu.facts(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "implementation": platform.python_implementation(),
+        "packages": {name: _version(name) for name in PACKAGES},
         "code": {key: value for key, value in code().items() if key != "diff"},
     }
 
 
-def load_average() -> list[float] | None:
-    """Runnable processes over the last 1, 5 and 15 minutes, where the platform counts them."""
-    return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
-
-
-def usable_cores() -> int:
-    """Cores this process may use: its affinity, cut by the cgroup's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    quota = (_read("/sys/fs/cgroup/cpu.max") or "").split()
-    if len(quota) == 2 and quota[0].isdigit():
-        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
-    return cores
-
-
-def available_bytes() -> int:
-    """Memory a process can still take without swapping, cut by the cgroup's limit."""
-    available = int(psutil.virtual_memory().available)
-    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
-    if limit and used and limit.isdigit():
-        available = min(available, max(0, int(limit) - int(used)))
-    return available
+def state() -> dict[str, Any]:
+    """What is different the next moment, and disturbs; for the start and the end of a cell."""
+    return {
+        "load_average": machine.load_average(),
+        "memory_available_bytes": available_bytes(),
+        "cpu_mhz": machine.mhz(),
+        "gpu_state": gpu.state(),
+    }
 
 
 @lru_cache(maxsize=1)
@@ -83,14 +77,9 @@ def code() -> dict[str, Any]:
 
     Outside a checkout, and without git, the digest is that of the installed sources.
     """
-    found: dict[str, Any] = {"version": __version__}
-    commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
-    if commit:
-        diff = _git("diff", "HEAD", "--", "tinygpt", "runners") or ""
-        found |= {"commit": commit, "branch": _git("rev-parse", "--abbrev-ref", "HEAD")}
-        found |= {"dirty": bool(diff), "diff": diff}
+    found: dict[str, Any] = {"version": __version__} | _git_facts()
     sources = hashlib.sha256()
-    for folder in ("tinygpt", "runners"):
+    for folder in _SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
             sources.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return found | {"sha256": sources.hexdigest()}
@@ -115,17 +104,10 @@ def peak_memory_bytes(device: str) -> int | None:
         import torch
 
         return int(torch.cuda.max_memory_allocated())
-    for line in (_read("/proc/self/status") or "").splitlines():
+    for line in (machine.read("proc/self/status") or "").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _cpu_model() -> str | None:
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or None
 
 
 def _version(package: str) -> str | None:
@@ -135,22 +117,40 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
+def _git_facts() -> dict[str, Any]:
+    """Of one or two calls, since each takes as long as everything else here.
+
+    A file that git does not know is dirt as well: it has a name here, and no diff.
+    """
+    status = (ROOT / ".git").exists() and _git(
+        *("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"), "--", *_SOURCES
+    )
+    if not status:
+        return {}
+    lines = status.split("\0")
+    told = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    commit, branch = told.get("branch.oid"), told.get("branch.head")
+    if not commit or commit == "(initial)":
+        return {}
+    untracked = [line[2:] for line in lines if line.startswith("? ")]
+    changed = any(line.startswith(("1 ", "2 ", "u ")) for line in lines)
+    return {
+        "commit": commit,
+        "branch": None if branch == "(detached)" else branch,
+        "dirty": changed or bool(untracked),
+        "untracked": untracked,
+        "diff": (_git("diff", "--no-ext-diff", "--no-color", "HEAD", "--", *_SOURCES) or "")
+        if changed
+        else "",
+    }
 
 
 def _git(*arguments: str) -> str | None:
+    # A hook's GIT_DIR would name another repository than ours; the index stays as it is.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        done = subprocess.run(command, capture_output=True, timeout=10, check=True, env=own)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout.decode("utf-8", "replace")

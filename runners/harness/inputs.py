@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -50,8 +51,22 @@ def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
-def memory_shortage(config: BenchConfig, device: torch.device) -> str:
-    """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
+@dataclass(frozen=True)
+class Needed:
+    """Bytes that a cell takes at its peak, to within small factors."""
+
+    weights: int
+    cache: int
+    work: int
+    """Activations, logits, ids."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.work
+
+
+def needed_bytes(config: BenchConfig) -> Needed:
+    """What a cell takes, by arithmetic."""
     values, batch = config.precision.bytes_per_value, config.batch.size
     text = read_prompt(config.prompt)
     prompt = config.prompt.tokens if text is None else len(text.encode())  # at most a token a byte
@@ -66,19 +81,24 @@ def memory_shortage(config: BenchConfig, device: torch.device) -> str:
     gated = min(gate.NEW_TOKENS, config.length.new_tokens)
     logits = batch * gated + 4 * min(batch, gate.ROWS_AT_ONCE) * (prompt + gated)
     work += logits * config.model.vocab_size * 4 + 2 * batch * tokens * 8
+    return Needed(weights, cache, work)
+
+
+def memory_shortage(config: BenchConfig, device: torch.device) -> str:
+    """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
     if device.type == "cpu":
         free = environment.available_bytes()
     elif device.type == "cuda":
         free = torch.cuda.mem_get_info()[0]
     else:
         return ""
-    needed = weights + cache + work
-    if needed <= free:
+    needed = needed_bytes(config)
+    if needed.total <= free:
         return ""
     return (
-        f"needs about {needed / 1e9:.1f} GB (weights {weights / 1e9:.1f}, cache {cache / 1e9:.1f}, "
-        f"activations {work / 1e9:.1f}) and {free / 1e9:.1f} GB are free; lower batch.size or "
-        "length.new_tokens"
+        f"needs about {needed.total / 1e9:.1f} GB (weights {needed.weights / 1e9:.1f}, cache "
+        f"{needed.cache / 1e9:.1f}, activations {needed.work / 1e9:.1f}) and {free / 1e9:.1f} GB "
+        "are free; lower batch.size or length.new_tokens"
     )
 
 

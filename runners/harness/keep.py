@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runners.harness import progress, result
+from runners.harness import checks, progress, result
 from runners.harness.app import Finished, Terminated
 from runners.harness.config import to_dict
 from runners.harness.result import CellResult, Place
-from runners.harness.schema import RunConfig
+from runners.harness.schema import BenchConfig
+from runners.harness.text_schema import SampleConfig, VerifyConfig
 from runners.harness.tracking import Store, TrackingError, open_store
 
-C = TypeVar("C", bound=RunConfig)
+C = TypeVar("C", BenchConfig, SampleConfig, VerifyConfig)
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,14 @@ def keep(
     stopped: KeyboardInterrupt | None = None
     try:
         result.begin(place, kind, to_dict(config))
+        copies = checks.prompt_files(config.prompt)
         try:
             measured = run(config, report)
         except KeyboardInterrupt as stop:
             stopped = stop
             reason = "SIGTERM" if isinstance(stop, Terminated) else "Ctrl-C"
             measured = CellResult("interrupted", reason)
+        measured.files |= copies
         result.finish(place, measured)
     except OSError as error:
         measured = CellResult("failed", f"{place.folder}: {error}")

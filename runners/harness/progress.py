@@ -94,6 +94,10 @@ class CellProgress:
         else:
             console.print(f"{self.title}: {phase}   ", end="\r", soft_wrap=False)
 
+    def done_before(self) -> None:
+        """Leave a line that says that it need not run."""
+        self.finished(CellResult("ok", headline="done before"))
+
     def finished(self, result: CellResult) -> None:
         """Leave a line that says how it went."""
         if _sweep:

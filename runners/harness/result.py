@@ -90,9 +90,13 @@ def owner() -> dict[str, Any]:
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
     """Put down what is about to run, and by whom."""
     place.folder.mkdir(parents=True, exist_ok=True)
+    for old in place.folder.iterdir():  # a cell of a resumed sweep that is measured again
+        if old.is_file():
+            old.unlink()
     for name, content in (("config", config), ("overrides", place.overrides)):
         with (place.folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
             yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
+    now = environment.state()
     cell = {
         "kind": kind,
         "cell": place.cell,
@@ -101,33 +105,36 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
         "outcome": "running",
         "rerun_of": place.rerun_of,
         **owner(),
-        "load_average": environment.load_average(),
+        "load_average": now["load_average"],
         "started": time.time(),
     }
     write_json(place.folder / "cell.json", cell)
+    noise = {name: {"start": told, "end": None} for name, told in now.items()}
+    write_json(place.folder / "environment.json", environment.collect() | noise)
+    diff = environment.code().get("diff")
+    if diff:
+        (place.folder / "code.diff").write_bytes(diff.encode())
 
 
 def finish(place: Place, result: CellResult) -> None:
     """Put down the result; cell.json, which makes it count, comes last."""
-    code = environment.code()
     folder = place.folder
-    write_json(
-        folder / "environment.json",
-        {**environment.collect(), "load_average": environment.load_average()},
-    )
+    cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    if (cell["host"], cell["pid"]) == (platform.node(), os.getpid()):  # else nobody saw its end
+        facts = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        for name, told in environment.state().items():
+            facts[name]["end"] = told
+        write_json(folder / "environment.json", facts)
     write_json(folder / "timings.json", result.timings)
-    if code.get("diff"):
-        (folder / "code.diff").write_text(code["diff"] + "\n", encoding="utf-8")
     files = result.files | ({"error.txt": result.error} if result.error else {})
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_bytes(text.encode())
     with (folder / "generations.jsonl").open("w", encoding="utf-8") as lines:
         for row in result.generations:
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
     written = asdict(result)
     for name in ("timings", "generations", "files", "error"):
         del written[name]
-    cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
     write_json(folder / "cell.json", {**cell, **written, "ended": time.time()})
 
 

@@ -59,6 +59,29 @@ class Ratio:
     n: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two cells to compare: the rounds of each, the repeats of each round."""
+
+    a: Sequence[Sequence[float]]
+    b: Sequence[Sequence[float]]
+    drift: float = 1.0
+    """The machine's own change between the two: a ratio of reference times."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether both sides have the values that an interval takes."""
+        return min(sum(map(len, side)) for side in (self.a, self.b)) >= MIN_VALUES
+
+    @property
+    def widening(self) -> float:
+        """What the drift adds to both ends of the logarithm's interval.
+
+        None where both sides have several rounds: those show drift by themselves.
+        """
+        return abs(math.log(self.drift)) if min(len(self.a), len(self.b)) == 1 else 0.0
+
+
 def spread(values: Sequence[float]) -> Spread:
     """Median, bootstrap 95 % interval and coefficient of variation of a non-empty sample."""
     array = np.asarray(values, dtype=float)
@@ -99,16 +122,61 @@ def compare(
     ``drift`` is the machine's own change between the two (a ratio of reference times); where a
     side has a single round, it widens the interval, since nothing else would show it.
     """
-    pooled = [np.concatenate([np.asarray(r, dtype=float) for r in side]) for side in (a, b)]
-    ratio = float(np.median(pooled[0]) / np.median(pooled[1]))
-    n = (len(pooled[0]), len(pooled[1]))
-    if min(n) < MIN_VALUES:
+    pair = Pair(a, b, drift)
+    ratio, n = _ratio_of_medians(pair), (sum(map(len, a)), sum(map(len, b)))
+    if not pair.enough:
         return Ratio(ratio, None, None, "unclear", n)
     rng = np.random.default_rng(0)
     logs = np.log(_resampled_medians(a, rng)) - np.log(_resampled_medians(b, rng))
+    return _judged(ratio, logs, pair.widening, n)
+
+
+def overall(pairs: Sequence[Pair]) -> Ratio:
+    """Geometric mean of the pairs' ratios of medians, at least one pair; ``n`` are all values.
+
+    Every resample draws each pair anew and averages the logarithms. A round belongs to the whole
+    sweep: pairs with as many rounds draw the same ones, since what slowed a round slowed all of
+    them and does not average out. Nor does drift: it widens by its mean. One pair that is too
+    small for an interval leaves the whole unclear.
+    """
+    ratio = math.exp(float(np.mean([math.log(_ratio_of_medians(pair)) for pair in pairs])))
+    n = (sum(len(r) for p in pairs for r in p.a), sum(len(r) for p in pairs for r in p.b))
+    if not all(pair.enough for pair in pairs):
+        return Ratio(ratio, None, None, "unclear", n)
+    rng, logs = np.random.default_rng(0), np.zeros(_RESAMPLES)
+    for pair in pairs:
+        of_a, of_b = np.random.default_rng(1), np.random.default_rng(2)
+        logs += np.log(_resampled_medians(pair.a, rng, of_a))
+        logs -= np.log(_resampled_medians(pair.b, rng, of_b))
+    widening = float(np.mean([pair.widening for pair in pairs]))
+    return _judged(ratio, logs / len(pairs), widening, n)
+
+
+def drift(after_ms: Sequence[float], before_ms: Sequence[float]) -> float:
+    """The machine's own change between two cells, from the reference times (ms) of their rounds:
+    the ratio of the medians; 1 where a side has none.
+    """
+    if not len(after_ms) or not len(before_ms):
+        return 1.0
+    return float(np.median(after_ms) / np.median(before_ms))
+
+
+def _ratio_of_medians(pair: Pair) -> float:
+    pooled = [
+        np.concatenate([np.asarray(r, dtype=float) for r in side]) for side in (pair.a, pair.b)
+    ]
+    return float(np.median(pooled[0]) / np.median(pooled[1]))
+
+
+def _judged(
+    ratio: float,
+    logs: np.ndarray[tuple[int], np.dtype[np.float64]],
+    widening: float,
+    n: tuple[int, int],
+) -> Ratio:
+    """The 99 % interval and verdict of a ratio, from resamples of its logarithm."""
     low, high = (float(x) for x in np.percentile(logs, [0.5, 99.5]))
-    if min(len(a), len(b)) == 1:
-        low, high = low - abs(math.log(drift)), high + abs(math.log(drift))
+    low, high = low - widening, high + widening
     margin = math.log(MARGIN)
     if low > margin:
         verdict = "faster"
@@ -122,14 +190,19 @@ def compare(
 
 
 def _resampled_medians(
-    rounds: Sequence[Sequence[float]], rng: np.random.Generator
+    rounds: Sequence[Sequence[float]],
+    rng: np.random.Generator,
+    of_rounds: np.random.Generator | None = None,
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Medians of ``_RESAMPLES`` draws of rounds with replacement, and of repeats within each."""
+    """Medians of ``_RESAMPLES`` draws of rounds with replacement, and of repeats within each.
+
+    ``of_rounds`` draws the rounds, where they are not to be drawn by ``rng``.
+    """
     counts = np.array([len(r) for r in rounds])
     padded = np.full((len(rounds), counts.max()), np.nan)
     for row, values in zip(padded, rounds, strict=True):
         row[: len(values)] = values
-    drawn = rng.integers(len(rounds), size=(_RESAMPLES, len(rounds)))
+    drawn = (of_rounds or rng).integers(len(rounds), size=(_RESAMPLES, len(rounds)))
     within = rng.random((_RESAMPLES, len(rounds), counts.max())) * counts[drawn][:, :, None]
     sample = padded[drawn[:, :, None], within.astype(int)]
     sample[np.arange(counts.max())[None, None, :] >= counts[drawn][:, :, None]] = np.nan

@@ -42,12 +42,15 @@ class Stored:
             else (self.store.dir / "cells" / self.cell)
         )
 
-    def text(self, name: str) -> str:
-        """One of its files; from MLflow's artefacts where the folder is not here."""
+    def path(self, name: str) -> Path:
+        """Where one of its files can be read: in its folder, or a copy of MLflow's artefact."""
         if (self.folder / "cell.json").is_file():
-            path = self.folder / name
-        else:
-            path = self.store.artefact(self.run.info.run_id, name)
+            return self.folder / name
+        return self.store.artefact(self.run.info.run_id, name)
+
+    def text(self, name: str) -> str:
+        """One of its files; TrackingError, with the cure, where it is not to be had."""
+        path = self.path(name)
         try:
             return path.read_text(encoding="utf-8")
         except OSError as error:
@@ -86,9 +89,7 @@ class Top:
     """The command it was made with."""
 
 
-def find_top(
-    store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
-) -> Top:
+def find_top(store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run") -> Top:
     """The sweep or lone cell that ``wanted`` stands for: an id, the beginning of one, or
     ``latest``: the newest of kind bench that has ended and is no rerun. ValueError otherwise,
     naming the ``key`` it was typed for.
@@ -144,7 +145,9 @@ def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[Top, list[S
         chosen = [cell for cell in cells if cell.cell == f"{top.identity}-{number}"]
         if not chosen:
             known = ", ".join(cell.cell for cell in cells[:8])
-            raise ValueError(f"{key}={wanted}: sweep {top.identity} has no such cell; it has {known}")
+            raise ValueError(
+                f"{key}={wanted}: sweep {top.identity} has no such cell; it has {known}"
+            )
         return top, chosen
     if not cells:
         raise ValueError(

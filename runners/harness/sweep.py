@@ -11,8 +11,40 @@ from pathlib import Path
 from runners.harness import progress
 from runners.harness.app import Sweep
 from runners.harness.delivery import tracked_sweep
+from runners.harness.errors import UsageError
 from runners.harness.plan import calibrate, duration, estimate_s
-from runners.harness.tracking import Store
+from runners.harness.schema import BenchConfig
+from runners.harness.tracking import Store, TrackingError, open_store
+
+
+def prepared(sweep: Sweep) -> Sweep:
+    """``sweep``, or the old one that goes on with resume=true; plan=true shows it and leaves."""
+    asked: BenchConfig = sweep.configs[0]
+    if not (asked.resume or asked.plan):
+        return sweep
+    if asked.resume and sweep.lone:
+        raise UsageError(
+            "resume=true: is for sweeps, and this is one cell; add -m, or leave it out"
+        )
+    from runners.harness import plan_report, resume
+
+    try:
+        old = None if sweep.lone else resume.previous(open_store(asked.tracking), sweep.configs)
+    except TrackingError as error:
+        raise UsageError(f"tracking: {error}; nothing was run") from None
+    if old:
+        sweep = resume.reopened(sweep, old)
+    if asked.plan:
+        plan_report.show(sweep, old.folder if old else None)
+        raise SystemExit(0)
+    if old:
+        done = f"{len(sweep.done)} of its {len(sweep.configs)} cells are done"
+        progress.console.print(f"resuming sweep {old.folder.name}: {done}")
+    else:
+        progress.console.print(
+            "nothing to resume: no sweep of these cells is here; a new one begins"
+        )
+    return sweep
 
 
 @contextmanager
@@ -24,8 +56,8 @@ def tracked(sweep: Sweep) -> Iterator[None]:
         machine = calibrate()
         absent = {kind: missing_device(kind) for kind in ("cuda", "mps")}
         estimates = [
-            0.1 if absent.get(cell.device.kind) else estimate_s(cell, machine)
-            for cell in sweep.configs
+            0.1 if n in sweep.done or absent.get(cell.device.kind) else estimate_s(cell, machine)
+            for n, cell in enumerate(sweep.configs)
         ]
         axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
         progress.console.print(

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from runners.harness import app
 from runners.harness.errors import UsageError
@@ -28,11 +28,15 @@ class CheckBeforeRun(Callback):
         axes = config.hydra.sweeper.params
         if axes:
             raise UsageError(f"the preset is a sweep over {', '.join(axes)}; add -m")
-        app.current().checked(config)
+        entry, arguments = app.current(), list(config.hydra.overrides.task)
+        folder = Path(config.hydra.run.dir).absolute()
+        checked = entry.checked(config)
+        entry.prepare(app.Sweep(folder, arguments, [arguments], [checked], lone=True))
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if kwargs["job_return"].status is JobStatus.COMPLETED:
-            app.current().returned.append(kwargs["job_return"].return_value)
+            returned = kwargs["job_return"].return_value
+            app.current().returned += returned if isinstance(returned, list) else [returned]
 
 
 def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
@@ -47,10 +51,20 @@ def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
     jobs = self.split_arguments(overrides, None)[0]
     configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
     folder = Path(self.config.hydra.sweep.dir).absolute()
-    with entry.around_sweep(app.Sweep(folder, list(arguments), jobs, configs)):
-        for result in self.launcher.launch(jobs, initial_job_idx=0):
+    sweep = entry.prepare(app.Sweep(folder, list(arguments), jobs, configs))
+    if sweep.folder != folder:
+        _use_id(self.config, sweep.folder.name)
+    with entry.around_sweep(sweep):
+        for result in self.launcher.launch(sweep.jobs, initial_job_idx=0):
             entry.returned.append(result.return_value)
     return entry.returned
+
+
+def _use_id(config: DictConfig, identity: str) -> None:
+    """Let every job's folder be in the sweep of that id; jobs take the resolved value from here."""
+    OmegaConf.register_new_resolver("new_id", lambda: identity, use_cache=True, replace=True)
+    OmegaConf.clear_cache(config)
+    assert Path(config.hydra.sweep.dir).name == identity
 
 
 def register() -> None:

@@ -1,0 +1,170 @@
+"""What the machine is, and what of it this process may use: its affinity and control groups.
+
+What a platform cannot tell is None: macOS and Windows have neither /proc nor control groups.
+"""
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+SYSTEM = Path("/")
+"""Where proc/ and sys/ are."""
+_CPU0 = "sys/devices/system/cpu/cpu0/cpufreq"
+_UNLIMITED = 2**60
+"""Version 1 of the control groups says "no limit" by a limit beyond this."""
+
+
+def cpu() -> dict[str, Any]:
+    """The processor, and the share of it that is ours."""
+    return {
+        "model": _cpu_model(),
+        "cores": psutil.cpu_count(logical=False),
+        "logical": psutil.cpu_count(),
+        "usable": usable_cores(),
+        "affinity": affinity(),
+        "quota": cpu_quota(),
+        "governor": read(f"{_CPU0}/scaling_governor"),
+        "mhz_max": _mhz("cpuinfo_max_freq", "max"),
+    }
+
+
+def memory() -> dict[str, Any]:
+    """Sizes that stay; ``available_bytes`` is what does not."""
+    return {
+        "memory_bytes": psutil.virtual_memory().total,
+        "memory_limit_bytes": min((limit for limit, _ in _memory_limits()), default=None),
+        "swap_bytes": told(lambda: psutil.swap_memory().total),
+    }
+
+
+def affinity() -> list[int] | None:
+    """The logical CPUs that this process may run on; macOS does not bind a process to any."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return told(lambda: sorted(psutil.Process().cpu_affinity() or []) or None)
+
+
+def cpu_quota() -> float | None:
+    """Cores' worth of time that the control groups allow; the tightest counts."""
+    quotas = []
+    for folder in _groups("cpu"):
+        words = (read(f"{folder}/cpu.max") or "").split()
+        if not words:
+            words = [read(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+        if all(word.isdigit() for word in words) and int(words[1]):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, cut by the control groups' quota."""
+    bound, quota = affinity(), cpu_quota()
+    cores = len(bound) if bound else os.cpu_count() or 1
+    return cores if quota is None else min(cores, max(1, int(quota)))
+
+
+def available_bytes() -> int:
+    """Memory a process can still take without swapping, cut by the control groups' limits."""
+    left = (max(0, limit - used) for limit, used in _memory_limits())
+    return min((int(psutil.virtual_memory().available), *left))
+
+
+def mhz() -> float | None:
+    """The clock of the first processor now."""
+    return _mhz("scaling_cur_freq", "current")
+
+
+def load_average() -> list[float] | None:
+    """Runnable processes over the last 1, 5 and 15 minutes, where the platform counts them."""
+    return told(lambda: list(os.getloadavg()))
+
+
+def read(path: str) -> str | None:
+    """A file of the system's, by its path below the root."""
+    try:
+        return (SYSTEM / path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+
+
+def told(question: Callable[[], T]) -> T | None:
+    """The answer, or None where this platform has none: there are many ways of not having it."""
+    try:
+        return question()
+    except Exception:
+        return None
+
+
+def _groups(controller: str) -> Iterator[PurePosixPath]:
+    """The folders of this process's control groups and of all around them, of either version.
+
+    Where a container sees its groups under other names than the machine, the root is its own.
+    """
+    for line in (read("proc/self/cgroup") or "").splitlines():
+        _, controllers, inside = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = PurePosixPath("sys/fs/cgroup") / (controller if controllers else "")
+        below = PurePosixPath(inside.lstrip("/"))
+        yield from (mount / here for here in (below, *below.parents))
+
+
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """Bytes allowed and bytes in use, of each control group with a limit.
+
+    Pages of files that were read a while ago are not in use: they go when memory is wanted.
+    """
+    for folder in _groups("memory"):
+        limit = read(f"{folder}/memory.max") or read(f"{folder}/memory.limit_in_bytes") or ""
+        used = read(f"{folder}/memory.current") or read(f"{folder}/memory.usage_in_bytes") or ""
+        if limit.isdigit() and used.isdigit() and int(limit) < _UNLIMITED:
+            lines = (read(f"{folder}/memory.stat") or "").splitlines()
+            parts = dict(line.split(" ", 1) for line in lines if " " in line)
+            old = parts.get("total_inactive_file") or parts.get("inactive_file") or "0"
+            yield int(limit), int(used) - int(old)
+
+
+def _mhz(name: str, field: str) -> float | None:
+    khz = read(f"{_CPU0}/{name}")
+    if khz and khz.isdigit():
+        return int(khz) / 1000
+    fields = _cpuinfo()
+    if fields:  # Linux; psutil would ask every core, which takes seconds where there are many
+        return told(lambda: float(fields["cpu MHz"])) if field == "current" else None
+    return told(lambda: float(getattr(psutil.cpu_freq(), field)) or None)
+
+
+def _cpu_model() -> str | None:
+    fields = _cpuinfo()
+    if "model name" in fields:
+        return fields["model name"]
+    if "CPU part" in fields:  # ARM, by numbers
+        return f"{fields.get('CPU implementer', 'ARM')} {fields['CPU part']}"
+    if platform.system() == "Darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        name = told(lambda: subprocess.check_output(command, text=True, timeout=5).strip())
+        if name:
+            return name
+    return platform.processor() or None
+
+
+def _cpuinfo() -> dict[str, str]:
+    """The fields of the first processor; those of hundreds more take time to write."""
+    fields = {}
+    try:
+        with (SYSTEM / "proc/cpuinfo").open(encoding="utf-8") as lines:
+            for line in lines:
+                if not line.strip():
+                    break
+                name, _, value = line.partition(":")
+                fields[name.strip()] = value.strip()
+    except (OSError, ValueError):
+        return {}
+    return fields

@@ -1,0 +1,176 @@
+"""The run that is run again: its stored config, and what it came to."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from runners.harness import overrides
+from runners.harness.config import flatten, from_dict, to_dict
+from runners.harness.errors import UsageError
+from runners.harness.paths import absolute, conf_dir, config_groups, group_options
+from runners.harness.schema import TrackingConfig
+from runners.harness.stored import Stored
+from runners.harness.tracking import TrackingError
+
+_TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
+"""The part of a config that only one kind has."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """A finished run, or a config.yaml alone."""
+
+    cell: str
+    """Its id; the path of a config that has no result beside it."""
+    kind: str
+    config: dict[str, Any]
+    """Resolved, as stored."""
+    path: Callable[[str], Path] = field(repr=False)
+    """Where one of its files can be read; raises OSError or TrackingError."""
+    record: dict[str, Any]
+    """Its cell.json: choices, outcome, metrics, tags; empty where there is none."""
+
+    @property
+    def overrides(self) -> list[str]:
+        """The words it was made with."""
+        return list(yaml.safe_load(self._text("overrides.yaml", "[]")) or [])
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What it ran on; empty where it never came to that."""
+        found: dict[str, Any] = json.loads(self._text("environment.json", "{}"))
+        return found
+
+    @property
+    def generations(self) -> list[dict[str, Any]]:
+        """Its rows, with ``new_ids`` each."""
+        return [json.loads(line) for line in self._text("generations.jsonl", "").splitlines()]
+
+    def _text(self, name: str, otherwise: str) -> str:
+        try:
+            return self.path(name).read_text(encoding="utf-8")
+        except (OSError, TrackingError):
+            return otherwise
+
+
+def from_store(stored: Stored) -> Original:
+    """A run by its id; TrackingError, with the cure, where its files are not to be had."""
+    record = json.loads(stored.text("cell.json"))
+    return Original(stored.cell, stored.kind, stored.config, stored.path, record)
+
+
+def from_file(name: str) -> Original:
+    """A config.yaml from anywhere, with the result beside it where there is one."""
+    path = absolute(name)
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        line = str(error).splitlines()[0]
+        raise UsageError(
+            f"config={name}: cannot be read ({line}); give a run's config.yaml"
+        ) from None
+    kinds = [kind for kind, part in _TELLING.items() if isinstance(config, dict) and part in config]
+    if len(kinds) != 1:
+        raise UsageError(
+            f"config={name}: is not the config.yaml of a run of kind {', '.join(_TELLING)}; every "
+            "run of theirs has one in its folder and among its artefacts"
+        )
+    beside = path.parent
+    try:
+        record = json.loads((beside / "cell.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = {}
+    cell = str(record.get("cell", path))
+    return Original(cell, kinds[0], config, lambda other: beside / other, record)
+
+
+@dataclass(frozen=True)
+class Again:
+    """What is to be run: the stored config after the words of a rerun."""
+
+    config: Any
+    """Typed."""
+    changed: dict[str, tuple[Any, Any]]
+    """Old and new value of each dotted key that the words changed."""
+    choices: dict[str, str]
+
+
+def again(
+    original: Original, words: Sequence[str], tracking: TrackingConfig, schema: type
+) -> Again:
+    """The stored config, changed by ``words``, its results going to ``tracking``.
+
+    A prompt that came from a file is read from the run's own copy of it.
+    """
+    values = json.loads(json.dumps(original.config))
+    choices = dict(original.record.get("choices", {}))
+    for parsed in _parse(words):
+        _apply(values, parsed, choices)
+    before, after = (flatten(to_dict(from_dict(v, schema))) for v in (original.config, values))
+    changed = {
+        key: (before.get(key), value)
+        for key, value in after.items()
+        if value != before.get(key) and not key.startswith("tracking.")
+    }
+    values["tracking"] = to_dict(tracking)
+    values |= {key: False for key in ("resume", "plan") if key in values}
+    _use_own_prompt(original, values, changed)
+    return Again(from_dict(values, schema), changed, choices)
+
+
+def _parse(words: Sequence[str]) -> list[Override]:
+    overrides.install()
+    parsed = OverridesParser.create().parse_overrides(list(words))
+    for override in parsed:
+        if override.is_sweep_override() or override.is_add() or override.is_delete():
+            raise UsageError(
+                f"{override.input_line}: a rerun takes one value a key, KEY=VALUE; for a sweep "
+                "use runners.bench -m"
+            )
+    return parsed
+
+
+def _apply(values: dict[str, Any], override: Override, choices: dict[str, str]) -> None:
+    key, value = override.key_or_group, override.value()
+    if key in config_groups():
+        if str(value) not in group_options(key) or key not in values:
+            raise UsageError(
+                f"{key}={value}: no such option; choose one of {', '.join(group_options(key))}"
+            )
+        option = OmegaConf.to_container(OmegaConf.load(conf_dir() / key / f"{value}.yaml"))
+        assert isinstance(option, dict)
+        values[key] = option  # what it leaves out is the schema's default, as in any command
+        choices[key] = str(value)
+        return
+    *parts, last = key.split(".")
+    part: Any = values
+    for name in parts:
+        part = part.get(name) if isinstance(part, dict) else None
+    if not isinstance(part, dict) or last not in part or key.startswith("tracking"):
+        known = ", ".join(sorted(k for k in flatten(values) if not k.startswith("tracking.")))
+        raise UsageError(f"{key}: no such key in the stored config, which has {known}")
+    part[last] = value
+    group = parts[0] if parts else ""
+    if group in choices:
+        choices[group] += f" {last}={value}"
+
+
+def _use_own_prompt(
+    original: Original, values: dict[str, Any], changed: dict[str, tuple[Any, Any]]
+) -> None:
+    for key, name in (("file", "prompt.txt"), ("jsonl", "prompts.jsonl")):
+        if values.get("prompt", {}).get(key) is None or f"prompt.{key}" in changed:
+            continue
+        try:
+            copy = original.path(name)
+        except TrackingError:
+            continue
+        if copy.is_file():
+            values["prompt"][key] = str(copy)

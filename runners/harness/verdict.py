@@ -1,0 +1,148 @@
+"""Does it still hold? A rerun judged against the run it repeats: its tokens, and its time."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runners.harness import stats
+from runners.harness.original import Original
+from runners.harness.result import CellResult
+
+HARMLESS = ("length.new_tokens", "batch.size", "round", "timing.")
+"""Changed keys under which the tokens that both runs have must still be equal."""
+ARITHMETIC = ("device.", "cache.", "engine.")
+"""Changed keys that leave the task the same and its arithmetic not: equal tokens say something,
+different ones do not."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of a rerun."""
+
+    tokens: str
+    """``identical``, ``different`` or ``not comparable``."""
+    tokens_said: str
+    timing: str
+    """``faster``, ``slower``, ``same``, ``unclear`` or ``not comparable``."""
+    timing_said: str
+    changed_by_command: list[str]
+    changed_since: list[str]
+
+    @property
+    def reproduced(self) -> bool:
+        """False where tokens differ that should not."""
+        return self.tokens != "different"
+
+    def lines(self) -> list[str]:
+        """For the terminal and the artefact."""
+        asked = [f"asked for: {line}" for line in self.changed_by_command]
+        since = [f"changed since: {line}" for line in self.changed_since]
+        return [
+            *asked,
+            *(since or ["nothing has changed since"]),
+            f"tokens {self.tokens}: {self.tokens_said}",
+            f"timing {self.timing}: {self.timing_said}",
+        ]
+
+    def to_json(self) -> str:
+        """All of it."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+
+def judge(
+    original: Original, changed: dict[str, tuple[Any, Any]], since: list[str], new: CellResult
+) -> Verdict:
+    """The verdict on ``new``, run with ``changed`` keys after the things that changed ``since``."""
+    tokens, tokens_said = _tokens(original, changed, new)
+    timing, timing_said = _timing(original, changed, new)
+    asked = [f"{key} {old} -> {value}" for key, (old, value) in changed.items()]
+    return Verdict(tokens, tokens_said, timing, timing_said, asked, since)
+
+
+def _tokens(
+    original: Original, changed: dict[str, tuple[Any, Any]], new: CellResult
+) -> tuple[str, str]:
+    missing = _without_result(original, new)
+    if missing:
+        return "not comparable", missing
+    decisive = [key for key in changed if not key.startswith((*HARMLESS, *ARITHMETIC))]
+    if decisive:
+        return "not comparable", f"the command changes {', '.join(decisive)}"
+    old_tags, new_tags = original.record.get("tags", {}), new.tags
+    for tag, what in (("weights_sha256", "the weights are"), ("prompt_sha256", "the prompt is")):
+        old_value, new_value = (tags.get(f"tinygpt.{tag}") for tags in (old_tags, new_tags))
+        if old_value and old_value != new_value and "batch.size" not in changed:
+            return "not comparable", f"{what} not the old one's"
+    old_rows, new_rows = original.generations, new.generations
+    found = first_difference(old_rows, new_rows)
+    rows, length = len(list(zip(old_rows, new_rows, strict=False))), _common(old_rows, new_rows)
+    if found is None:
+        return "identical", f"{rows} {'row' if rows == 1 else 'rows'} of {length:,} new tokens"
+    arithmetic = [key for key in changed if key.startswith(ARITHMETIC)]
+    if arithmetic:
+        return (
+            "not comparable",
+            f"{found}, which {', '.join(arithmetic)} may bring about by rounding",
+        )
+    return "different", found
+
+
+def first_difference(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> str | None:
+    """Where the rows first part, in words; None where they share all that both have."""
+    for number, (one, other) in enumerate(zip(old, new, strict=False)):
+        pairs = zip(one["new_ids"], other["new_ids"], strict=False)
+        for n, (a, b) in enumerate(pairs):
+            if a != b:
+                position = n + len(one.get("prompt_ids", []))
+                return (
+                    f"row {number} parts at new token {n} (position {position} with the prompt): "
+                    f"{a} before, {b} now"
+                )
+    return None
+
+
+def _common(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> int:
+    both = zip(old, new, strict=False)
+    return max((min(len(a["new_ids"]), len(b["new_ids"])) for a, b in both), default=0)
+
+
+def _timing(
+    original: Original, changed: dict[str, tuple[Any, Any]], new: CellResult
+) -> tuple[str, str]:
+    missing = _without_result(original, new)
+    if missing:
+        return "not comparable", missing
+    old_tags = original.record.get("tags", {})
+    sides = [json.loads(tags.get("tinygpt.rates", "[]")) for tags in (new.tags, old_tags)]
+    if not all(sides):
+        return "not comparable", f"runs of kind {original.kind} are not timed"
+    decisive = [key for key in changed if not key.startswith("timing.")]
+    if decisive:
+        return "not comparable", f"the command changes {', '.join(decisive)}"
+    elsewhere = [
+        name
+        for name in ("machine", "threads", "torch")
+        if old_tags.get(f"tinygpt.{name}") != new.tags.get(f"tinygpt.{name}")
+    ]
+    old_ms = original.record.get("metrics", {}).get("reference_ms")
+    new_ms = new.metrics.get("reference_ms")
+    drift = new_ms / old_ms if old_ms and new_ms and not elsewhere else 1.0
+    ratio = stats.compare([sides[0]], [sides[1]], drift=drift)
+    n = f"{ratio.n[0]} repeats against {ratio.n[1]}"
+    interval = "" if ratio.low is None else f", 99 % interval {ratio.low:.3f} to {ratio.high:.3f}"
+    where = f", on another {', '.join(elsewhere)}" if elsewhere else ""
+    return ratio.verdict, f"{ratio.ratio:.3f} times the old rate{interval} ({n}{where})"
+
+
+def _without_result(original: Original, new: CellResult) -> str:
+    if not original.record:
+        return "there is no result beside the config"
+    for which, outcome, reason in (
+        ("the old run", original.record["outcome"], original.record.get("reason", "")),
+        ("this run", new.outcome, new.reason),
+    ):
+        verified = original.kind == "verify" and outcome == "mismatch"  # a fault was asked for
+        if outcome != "ok" and not verified:
+            return f"{which} is {outcome}: {reason}"
+    return ""

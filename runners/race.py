@@ -1,0 +1,74 @@
+"""A lesson in under a minute: one text with and without a cache, at the same time on the screen.
+
+Each is run alone first, every step timed; then both are replayed side by side at true speed, so
+that they do not disturb each other. Nothing is written and nothing tracked.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from omegaconf import DictConfig
+
+from runners.harness import app
+from runners.harness.checks import check_text
+from runners.harness.config import to_config
+from runners.harness.errors import UsageError
+from runners.harness.text_schema import RaceConfig
+
+if TYPE_CHECKING:
+    from runners.harness.race_run import Race
+    from runners.harness.result import CellResult
+
+USAGE = """\
+usage: python -m runners.race [GROUP=OPTION ...] [KEY=VALUE ...]
+
+  python -m runners.race                                256 tokens with and without a cache
+  python -m runners.race length=64                      a short text
+  python -m runners.race device=cuda cache=static       elsewhere, with another cache
+  python -m runners.race "prompt.text=My dear Watson"
+
+groups: model, device, length, cache (rolling, static), engine, precision
+keys: prompt.text|file, checkpoint, device.threads, length.new_tokens; `--cfg job` prints them all.
+Where the output is no terminal, there is no replay: the summary is all. Nothing is tracked.
+"""
+
+
+def job(cfg: DictConfig) -> app.Finished:
+    """Measure both, and show them."""
+    from runners.harness import race_screen
+    from runners.harness.guard import guarded
+    from runners.harness.race_run import race
+
+    config = to_config(cfg, RaceConfig)
+    found: list[Race] = []
+
+    def run(result: "CellResult") -> None:
+        measured = race(config, report)
+        found.append(replace(measured, notes=[*result.notes, *measured.notes]))
+
+    with race_screen.phases() as report:
+        result = guarded(replace(config.device, on_missing="fail"), run)
+    for measured in found:
+        race_screen.show(measured)
+    return app.Finished("race", result.outcome, result.reason, tracked=True)
+
+
+def _no_sweep(sweep: app.Sweep) -> NoReturn:
+    raise UsageError(
+        "-m: a race is one run on one screen, and there is no second one to set beside it; leave "
+        "it out, or measure many with python -m runners.bench -m"
+    )
+
+
+RACE = app.App("race", job, RaceConfig, check_text, _no_sweep, usage=lambda: USAGE.rstrip())
+
+
+def main() -> NoReturn:
+    """Entry point of ``python -m runners.race`` and ``tinygpt-race``."""
+    app.run_cells(RACE)
+
+
+if __name__ == "__main__":
+    from runners import race  # the job has to be importable by name in a launcher's workers
+
+    race.main()

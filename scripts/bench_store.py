@@ -1,0 +1,200 @@
+"""How fast questions are answered out of a store of ten thousand runs.
+
+Delivers one sweep of made-up cells the way the harness does, copies its rows inside the database
+under new ids and times, and asks each question in fresh processes. Imports are apart, since they
+cost the same whatever the store holds. Prints medians in seconds.
+
+    python scripts/bench_store.py [--sweeps 500] [--times 5] [--keep FOLDER]
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+CELLS = 20
+"""Of each sweep: two caches, five batches, two lengths."""
+SWEEP = "0" * 8
+"""The id of the sweep that is copied."""
+HOUR_MS = 3_600_000
+TABLES = ("runs", "tags", "params", "metrics", "latest_metrics")
+
+
+def main() -> int:
+    """Fill a store, then ask it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sweeps", type=int, default=500, help=f"of {CELLS} cells each")
+    parser.add_argument("--times", type=int, default=5, help="fresh processes a question")
+    parser.add_argument("--keep", type=Path, help="folder of the store: made, or used again")
+    parser.add_argument("--ask", choices=QUESTIONS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    if arguments.ask:
+        print(json.dumps(ask(arguments.keep, QUESTIONS[arguments.ask])))
+        return 0
+    with contextlib.ExitStack() as stack:
+        folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if not (folder / "mlflow.db").is_file():
+            start = time.perf_counter()
+            deliver(folder)
+            multiply(folder / "mlflow.db", arguments.sweeps)
+            print(f"filled in {time.perf_counter() - start:.1f} s")
+        report(folder, arguments.times)
+    return 0
+
+
+def deliver(folder: Path) -> None:
+    """Put one sweep into a new store."""
+    from runners.harness.tracking import Store
+
+    store, home = Store(folder.absolute()), folder.absolute() / "sweeps" / SWEEP
+    home.mkdir(parents=True)
+    facts = {"sweep": SWEEP, "kind": "bench", "cells": CELLS, "digests": []}
+    facts |= {"overrides": ["cache=none,rolling", "batch=1,2,4,8,16", "length=64,256"]}
+    facts |= {"host": "a-machine", "pid": 1, "process_started": 0.0}
+    facts["run_id"] = store.begin_sweep(facts)
+    (home / "sweep.json").write_text(json.dumps(facts), encoding="utf-8")
+    axes = [(b, n, k) for b in (1, 2, 4, 8, 16) for n in (64, 256) for k in ("none", "rolling")]
+    for number, (batch, new_tokens, cache) in enumerate(axes):
+        store.log_cell(make_cell(home, number, batch, new_tokens, cache))
+    store.end_sweep(str(facts["run_id"]), "ok", home / "tables")
+
+
+def make_cell(home: Path, number: int, batch: int, new_tokens: int, cache: str) -> Path:
+    """The folder of a finished cell, with as many params, tags and figures as a real one."""
+    from runners.harness import result
+    from runners.harness.config import from_dict, to_dict
+    from runners.harness.schema import BenchConfig
+
+    values: dict[str, Any] = {"batch": {"size": batch}, "length": {"new_tokens": new_tokens}}
+    values |= {"cache": {"kind": cache}, "tracking": {"dir": str(home.parents[1])}}
+    choices = {"model": "tiny", "device": "cpu", "batch": str(batch), "length": str(new_tokens)}
+    choices |= {"cache": cache, "sampler": "greedy", "engine": "eager", "precision": "fp32"}
+    overrides = [f"cache={cache}", f"batch={batch}", f"length={new_tokens}"]
+    place = result.Place(
+        home / str(number), f"{SWEEP}-{number}", SWEEP, number, choices, overrides
+    )
+    result.begin(place, "bench", to_dict(from_dict(values, BenchConfig)))
+    dice = random.Random(number)
+    rates = [dice.uniform(95, 105) * (batch if cache == "rolling" else 1) for _ in range(10)]
+    figures = (
+        "output_tok_per_s output_tok_per_s_low output_tok_per_s_high ttft_ms tpot_ms e2e_ms "
+        "itl_ms_p50 itl_ms_p90 prefill_tok_per_s decode_tok_per_s reference_ms load_s warmup_s "
+        "gate_max_difference gate_ties weights_bytes kv_cache_bytes kv_cache_bytes_formula "
+        "peak_memory_bytes repeats"
+    ).split()
+    metrics = {name: float(n + 1) for n, name in enumerate(figures)}
+    tags = {f"tinygpt.{name}": f"{number:064x}" for name in ("cell_hash", "tokens_sha256")}
+    tags |= {f"tinygpt.{name}_sha256": "0" * 64 for name in ("weights", "prompt")}
+    tags |= {"tinygpt.prompt_tokens": "8", "tinygpt.threads": "2", "tinygpt.machine": "a CPU x2"}
+    tags |= {"tinygpt.torch": "2.13.0+cpu", "tinygpt.stable": "true"}
+    tags["tinygpt.rates"] = json.dumps([round(rate, 2) for rate in rates])
+    result.finish(place, result.CellResult("ok", metrics=metrics, tags=tags))
+    return place.folder
+
+
+def multiply(database: Path, sweeps: int) -> None:
+    """Copy the rows of the one sweep until there are so many, an hour apart."""
+    numbers = random.Random(1).sample(range(16**7, 16**8), sweeps - 1)
+    with contextlib.closing(sqlite3.connect(database)) as store:
+        store.execute("PRAGMA synchronous=OFF")
+        for table in TABLES:
+            found = store.execute(f"SELECT * FROM {table}")
+            columns = [column[0] for column in found.description]
+            rows = found.fetchall()
+            copies = (
+                row for n, x in enumerate(numbers, 1) for row in copied(rows, columns, n, f"{x:x}")
+            )
+            marks = ", ".join("?" * len(columns))
+            store.executemany(f"INSERT INTO {table} VALUES ({marks})", copies)
+        store.commit()
+        store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def copied(rows: list[Any], columns: list[str], n: int, sweep: str) -> Iterator[list[Any]]:
+    """The rows as those of sweep ``sweep``, the ``n``-th to be made: other ids, later times."""
+    for row in rows:
+        values = dict(zip(columns, row, strict=True))
+        for name, value in values.items():
+            if name in ("start_time", "end_time", "timestamp"):
+                values[name] = value + n * HOUR_MS
+            elif name == "run_uuid" or values.get("key") == "mlflow.parentRunId" and name == "value":
+                values[name] = sweep + value[8:]
+            elif isinstance(value, str) and SWEEP in value and len(value) != 64:
+                values[name] = value.replace(SWEEP, sweep)
+        yield list(values.values())
+
+
+def _a_sweep(store: Any) -> str:
+    """The beginning of a sweep's id from the middle of the store's time."""
+    with contextlib.closing(sqlite3.connect(store.dir / "mlflow.db")) as database:
+        names = database.execute("SELECT name FROM runs WHERE name LIKE 'sweep %' ORDER BY start_time")
+        found = [str(name).removeprefix("sweep ") for (name,) in names]
+    return found[len(found) // 2][:6]
+
+
+def _tables(store: Any, sweep: str) -> None:
+    from runners.harness import render
+    from runners.harness.tables import cells
+
+    for table in render.bench_tables(cells(sweep, store)):
+        render.show(table, "rich", io.StringIO())
+
+
+def _find(store: Any, sweep: str) -> None:
+    from runners.harness.stored import find_top
+
+    find_top(store, sweep)
+
+
+def _cells(store: Any, sweep: str) -> None:
+    from runners.harness.tables import cells
+
+    assert len(cells(sweep, store)) == CELLS
+
+
+Question = Callable[[Any, str], None]
+QUESTIONS: dict[str, Question] = {
+    "find": _find,
+    "cells": _cells,
+    "tables": _tables,
+    "latest": lambda store, sweep: _tables(store, "latest"),
+}
+
+
+def ask(folder: Path, question: Question) -> list[float]:
+    """Seconds for imports, for opening the store, and for the answer."""
+    from runners.harness.schema import TrackingConfig
+
+    sweep = _a_sweep(type("S",(),{"dir":folder}))
+    clock = [time.perf_counter()]
+    import mlflow.tracking
+    import runners.harness.render
+    from runners.harness.tracking import open_store
+
+    clock.append(time.perf_counter())
+    store = open_store(TrackingConfig(dir=str(folder)))
+    _ = store.client
+    clock.append(time.perf_counter())
+    question(store, sweep)
+    clock.append(time.perf_counter())
+    return [b - a for a, b in zip(clock, clock[1:], strict=False)]
+
+
+def report(folder: Path, times: int) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

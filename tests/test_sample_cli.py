@@ -1,0 +1,433 @@
+"""The command that writes text: prompts as typed, every text kept, a line for what is wrong."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from runners.harness import inputs, keep, sample_run
+from runners.harness.app import Finished
+from runners.harness.checks import read_prompts
+from runners.harness.result import CellResult
+from runners.harness.text_schema import SampleConfig
+from runners.harness.tracking import Store
+from tests.text_checkpoint import Sample, generations, tokenizer
+from tests.train_command import Ended
+from tinygpt.config import ModelConfig
+from tinygpt.tokenizer import EOT
+
+ROOT = Path(__file__).resolve().parents[1]
+NASTY = 'a <b>bold</b> | [red]x[/red] [y](z) & \\ "q"\n*next* \u2028 line'
+"""What some format or other would take for its own."""
+ARTEFACTS = {
+    "cell.json",
+    "config.yaml",
+    "overrides.yaml",
+    "environment.json",
+    "timings.json",
+    "generations.jsonl",
+    "text.txt",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[SampleConfig]:
+    """Nothing is run or kept: the configs of what would have been."""
+    configs: list[SampleConfig] = []
+
+    def finish(kind: str, config: SampleConfig, *_: object) -> Finished:
+        assert kind == "sample"
+        configs.append(config)
+        return Finished("id", "ok", "", True)
+
+    monkeypatch.setattr(keep, "keep", finish)
+    return configs
+
+
+def row_of(prompt: str) -> dict[str, Any]:
+    """A row of generations whose text is "!"."""
+    return {
+        "prompt": prompt,
+        "prompt_ids": [1],
+        "new_ids": [2, 3],
+        "text": "!",
+        "stopped": False,
+        "distinct_2": 1.0,
+        "longest_repeat_tokens": 0,
+        "longest_repeat": "",
+        "mean_logprob_nats": -1.25,
+    }
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text is "!", at once."""
+
+    def write(config: SampleConfig, show: sample_run.Show) -> CellResult:
+        prompts = read_prompts(config.prompt)
+        for prompt in prompts:
+            show(prompt, "")
+            show("", "!")
+        return CellResult("ok", generations=[row_of(prompt) for prompt in prompts])
+
+    monkeypatch.setattr(sample_run, "sample", write)
+
+
+def prompts_file(folder: Path, *prompts: str) -> str:
+    path = folder / "prompts.jsonl"
+    lines = [json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in prompts]
+    path.write_bytes("".join(lines).encode())
+    return f"prompt.jsonl={path}"
+
+
+# prompts as typed
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("1984", "1984"),
+        ("true", "true"),
+        ("83e5", "83e5"),
+        ("It was a", "It was a"),
+        ("'null'", "null"),
+        ("'  \"Stop!\" he said '", '  "Stop!" he said '),
+        ('"it\'s, so: 5 = 4\n“é” 👩‍👩‍👧 東京"', "it's, so: 5 = 4\n“é” 👩‍👩‍👧 東京"),
+        ("'../a/b [/b] 100 % {0} <|endoftext|>'", "../a/b [/b] 100 % {0} <|endoftext|>"),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_a_prompt_is_what_was_typed(
+    typed: str, text: str, sample: Sample, asked: list[SampleConfig]
+) -> None:
+    ended = sample(f"prompt.text={typed}", own=False)
+    assert ended.status == 0, ended.err
+    assert [read_prompts(config.prompt) for config in asked] == [[text]]
+
+
+def test_swept_prompts_are_what_was_typed(sample: Sample, asked: list[SampleConfig]) -> None:
+    ended = sample("-m", "prompt.text=1984,true,a/b", "stop=1", own=False)
+    assert ended.status == 0, ended.err
+    assert [config.prompt.text for config in asked] == ["1984", "true", "a/b"]
+    assert {config.stop for config in asked} == {"1"}
+
+
+def test_a_comma_in_quotes_leaves_the_other_prompts_as_typed(
+    sample: Sample, asked: list[SampleConfig]
+) -> None:
+    ended = sample("-m", "prompt.text=true,'a, b'", own=False)
+    assert ended.status == 0, ended.err
+    assert [config.prompt.text for config in asked] == ["true", "a, b"]
+
+
+def test_the_defaults_are_the_posts(sample: Sample, asked: list[SampleConfig]) -> None:
+    ended = sample(own=False)
+    assert ended.status == 0, ended.err
+    (config,) = asked
+    assert read_prompts(config.prompt) == ["Holmes"]
+    assert (config.checkpoint, config.seed, config.stop) == ("holmes", 1, EOT)
+    assert (config.length.new_tokens, config.device.kind) == (60, "cpu")
+
+
+def test_the_preset_is_the_posts_grid() -> None:
+    preset = yaml.safe_load((ROOT / "conf/experiment/sampling.yaml").read_text(encoding="utf-8"))
+    axes = {"sampler": "greedy,t0.7,t1.0,t1.5,topp0.9,penalty1.3"}
+    assert preset == {"hydra": {"sweeper": {"params": axes}}}
+
+
+def test_h5_a_prompt_file_is_literal(sample: Sample, tmp_path: Path) -> None:
+    text = "\ufeffcost ${x} and $5, \\${y} [z\r\n"
+    path = tmp_path / "prompt.txt"
+    path.write_bytes(text.encode())
+    ended = sample(f"prompt.file={path}", "length.new_tokens=1")
+    assert ended.status == 0, ended.err
+    (row,) = sample.rows()
+    assert row["prompt"] == text
+    assert row["prompt_ids"] == tokenizer().encode(text)[-16:]
+
+
+def test_h8_no_prompt_is_a_name(sample: Sample, plain: None, tmp_path: Path) -> None:
+    texts = ["x" * 300, "../a/b", "a [/b] c"]
+    ended = sample("-m", f"prompt.text={','.join(map(repr, texts))}")
+    assert ended.status == 0, ended.err
+    names = [path.relative_to(sample.results).as_posix() for path in sample.cells()]
+    assert [re.sub(r"^sweeps/\w{8}/", "", name) for name in sorted(names)] == list("012")
+    assert all(path.is_file() for cell in sample.cells() for path in cell.iterdir())
+    assert [row["prompt"] for row in sample.rows()] == texts
+    assert [run.data.params["prompt.text"] for run in sample.runs()] == texts
+    for text in texts:
+        assert f"\n{text}!\n" in ended.out
+        assert text in ended.err
+
+
+def test_m4_a_long_prompt_is_whole_in_the_artefacts(sample: Sample) -> None:
+    text = "0123456789" * 700
+    ended = sample(f"prompt.text={text}", "length.new_tokens=1")
+    assert ended.status == 0, ended.err
+    (run,) = sample.runs()
+    assert "note: prompt of 7000 tokens cut to its last 16" in ended.err
+    assert run.data.tags["tinygpt.notes"] == "prompt of 7000 tokens cut to its last 16"
+    artefacts = Path(run.info.artifact_uri.removeprefix("file://"))
+    assert yaml.safe_load((artefacts / "config.yaml").read_text())["prompt"]["text"] == text
+    assert generations(artefacts)[0]["prompt"] == text
+    assert (artefacts / "text.txt").read_text(encoding="utf-8").startswith(text)
+    (typed,) = [
+        word
+        for word in yaml.safe_load((artefacts / "overrides.yaml").read_text())
+        if word.startswith("prompt.")
+    ]
+    assert typed == f"prompt.text={text}"
+
+
+# one text
+
+
+def test_stdout_is_the_prompt_and_its_text(sample: Sample) -> None:
+    ended = sample("prompt.text='the [/b] river '", "sampler=t1.0")
+    assert ended.status == 0, ended.err
+    (row,) = sample.rows()
+    steers = "".join(map(chr, [*range(9), *range(11, 32), *range(127, 160)]))
+    text = row["text"].translate({ord(character): "�" for character in steers})
+    assert ended.out == f"the [/b] river {text}\n"
+    assert ended.err.count("\n") == 1
+    assert "ok 6 tokens, distinct-2 " in ended.err
+
+
+def test_it_is_kept_and_tracked(sample: Sample, tmp_path: Path) -> None:
+    ended = sample(prompts_file(tmp_path, "the river", NASTY), "sampler=t1.0", "stop=null")
+    assert ended.status == 0, ended.err
+    ((run,), (cell,)) = sample.runs(), sample.cells()
+    rows = generations(cell)
+    assert [row["prompt"] for row in rows] == ["the river", NASTY]
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["tinygpt.kind"] == "sample"
+    assert run.data.tags["tinygpt.outcome"] == "ok"
+    assert run.data.tags["tinygpt.tokens_sha256"] == (
+        sample_run.identity.sha256([row["new_ids"] for row in rows])
+    )
+    assert set(run.data.metrics) == {
+        "new_tokens",
+        "distinct_2",
+        "mean_logprob_nats",
+        "longest_repeat_tokens",
+    }
+    assert run.data.metrics["new_tokens"] == 12
+    assert run.data.params["sampler.temperature"] == "1.0"
+    assert run.data.params["choice.sampler"] == "t1.0"
+    artefacts = {item.path for item in Store(sample.results).client.list_artifacts(run.info.run_id)}
+    assert artefacts >= ARTEFACTS
+    assert artefacts <= {path.name for path in cell.iterdir()}
+    text = (cell / "text.txt").read_bytes().decode()
+    assert text == "\n---\n".join(f"{row['prompt']}{row['text']}\n" for row in rows)
+
+
+def test_the_same_command_gives_the_same_tokens(sample: Sample) -> None:
+    for words in (["seed=1"], ["seed=1", "cache=none"], ["seed=2"]):
+        assert sample("sampler=t1.0", "length.new_tokens=12", *words).status == 0
+    found = {}
+    for run in sample.runs():
+        key = run.data.params["seed"], run.data.params["cache.kind"]
+        found[key] = run.data.tags["tinygpt.tokens_sha256"]
+    assert len(found) == 3
+    assert found["1", "rolling"] == found["1", "none"] != found["2", "rolling"]
+
+
+def test_k7_no_new_tokens_give_the_prompt_back(sample: Sample) -> None:
+    ended = sample("prompt.text=Holmes", "length.new_tokens=0")
+    assert (ended.status, ended.out) == (0, "Holmes\n")
+    (run,) = sample.runs()
+    assert run.data.metrics == {"new_tokens": 0.0}
+    assert "tinygpt.nonfinite" not in run.data.tags
+
+
+def test_a_reader_that_went_away_leaves_no_cell_running(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``python -m runners.sample | head -c 5``."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("runners.harness.sample_screen.sys", type(sys)("sys"), raising=True)
+    monkeypatch.setattr("runners.harness.sample_screen.sys.stdout", Gone(), raising=False)
+    sample("prompt.text=Holmes")
+    (cell,) = sample.cells()
+    outcome = json.loads((cell / "cell.json").read_text())["outcome"]
+    assert outcome != "running"
+    assert [run.data.tags["tinygpt.outcome"] for run in sample.runs()] == [outcome]
+
+
+# bad input
+
+
+WRONG = {
+    "no file": ("prompt.file=FOLDER/no.txt", "no.txt: cannot be read (No such file"),
+    "not UTF-8": ("prompt.file=FOLDER/bad.txt", "bad.txt: byte 2 is not UTF-8"),
+    "empty text": ("prompt.text=''", "prompt.text= is empty"),
+    "a bad line": ("prompt.jsonl=FOLDER/bad.jsonl", "bad.jsonl: line 3 is not JSON"),
+    "jsonl and text": ("prompt.text=a prompt.jsonl=b", "prompt.text is given as well"),
+    "hydra's own": ("prompt.text='${x}'", "prompt.file=PATH"),
+    "no weights": ("checkpoint=none", "checkpoint=none: sample writes text"),
+    "another model": ("model.n_layers=3", "model.n_layers is 6 in it and 3 here"),
+    "empty stop": ("stop=''", "stop= is empty"),
+    "the last job of a sweep": ("-m stop=a,''", "stop= is empty"),
+    "a device": ("device=tpu", "choose one of cpu"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_one_line_and_no_run(
+    case: str, sample: Sample, asked: list[SampleConfig], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"ab\xff")
+    (tmp_path / "bad.jsonl").write_bytes(b'"a"\n\n{"prompt": \n"b"')
+    typed, said = WRONG[case]
+    ended = sample(*typed.replace("FOLDER", str(tmp_path)).split(), own=False)
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.line.startswith("sample: ")
+    assert said in ended.line
+    assert asked == []
+    assert [path for path in sample.results.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "model.safetensors"])
+def test_a_checkpoint_that_is_not_whole_is_one_line(
+    missing: str, sample: Sample, writer: Path, tmp_path: Path
+) -> None:
+    half = shutil.copytree(writer, tmp_path / "half")
+    (half / missing).unlink()
+    ended = sample(f"checkpoint={half}")
+    assert (ended.status, ended.out) == (2, "")
+    assert f"half has no {missing}" in ended.line
+    assert sample.made_nothing()
+
+
+# several side by side
+
+
+@pytest.fixture(scope="module")
+def swept(
+    empty_store: Path, writer: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Sample, Ended]:
+    """Two prompts with three settings, of which the second cannot be run."""
+    folder = tmp_path_factory.mktemp("swept")
+    command, real = Sample(empty_store, folder, writer), inputs.make_model
+
+    def make_model(config: SampleConfig, device: torch.device) -> Any:
+        if config.sampler.temperature == 1.0:
+            raise RuntimeError("planted <i>|\nand more")
+        return real(config, device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "make_model", make_model)
+        ended = command(
+            "-m", "sampler=greedy,t1.0,t1.5", prompts_file(folder, "the river", NASTY), "stop=null"
+        )
+    return command, ended
+
+
+def test_a_sweep_is_one_parent_with_a_run_a_setting(swept: tuple[Sample, Ended]) -> None:
+    command, ended = swept
+    (parent,), children = command.runs("sweep"), command.runs()
+    assert ended.status == 1
+    assert [run.data.tags["tinygpt.outcome"] for run in children] == ["ok", "failed", "ok"]
+    assert [run.data.params["choice.sampler"] for run in children] == ["greedy", "t1.0", "t1.5"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert [run.info.status for run in children] == ["FINISHED", "FAILED", "FINISHED"]
+    assert (parent.info.status, parent.data.tags["tinygpt.outcome"]) == ("FAILED", "failed")
+
+
+def test_a_sweep_streams_every_text_under_its_setting(swept: tuple[Sample, Ended]) -> None:
+    _, ended = swept
+    for setting in ("greedy", "t1.0", "t1.5"):
+        assert f"--- sampler={setting}\n" in ended.out
+    assert ended.out.count(NASTY.partition("\n")[0]) >= 2
+    failed = [line for line in ended.err.splitlines() if "failed: RuntimeError: planted" in line]
+    assert len(failed) == 1
+    assert "Traceback" not in ended.err
+
+
+def test_a_sweeps_tables_hold_every_text(swept: tuple[Sample, Ended]) -> None:
+    command, _ = swept
+    (parent,) = command.runs("sweep")
+    store = Store(command.results)
+    tables = store.client.list_artifacts(parent.info.run_id, "tables")
+    assert {item.path for item in tables} == {
+        f"tables/samples.{form}" for form in ("md", "html", "csv", "json")
+    }
+    artefacts = Path(parent.info.artifact_uri.removeprefix("file://")) / "tables"
+    cells = {cell.name: cell for cell in command.cells()}
+    wanted = [
+        *((("greedy", "ok", row["prompt"], row["text"])) for row in generations(cells["0"])),
+        ("t1.0", "failed", None, None),
+        *((("t1.5", "ok", row["prompt"], row["text"])) for row in generations(cells["2"])),
+    ]
+    keys = ("setting", "outcome", "prompt", "text")
+    rows = json.loads((artefacts / "samples.json").read_text(encoding="utf-8"))
+    assert [tuple(row[key] for key in keys) for row in rows] == wanted
+    with (artefacts / "samples.csv").open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [tuple(row[key] or None for key in keys) for row in read] == wanted
+    assert [bool(row["reason"]) for row in rows] == [False, False, True, False, False]
+    page = (artefacts / "samples.html").read_text(encoding="utf-8")
+    assert page.count("<article>") == 5
+    assert "planted &lt;i&gt;" in page
+    markdown = (artefacts / "samples.md").read_text(encoding="utf-8")
+    assert markdown.count("\n| ") == 2 + 5 - 1
+
+
+def test_a_device_that_is_not_there_is_a_row_and_no_failure(
+    sample: Sample, plain: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sample_run.sample
+
+    def skip(config: SampleConfig, show: sample_run.Show) -> CellResult:
+        if config.device.kind == "cuda":
+            return CellResult("skipped", "no CUDA device")
+        return real(config, show)
+
+    monkeypatch.setattr(sample_run, "sample", skip)
+    ended = sample("-m", "device=cuda,cpu")
+    assert ended.status == 0, ended.err
+    (parent,) = sample.runs("sweep")
+    assert parent.info.status == "FINISHED"
+    assert [run.data.tags["tinygpt.outcome"] for run in sample.runs()] == ["skipped", "ok"]
+    assert "no CUDA device" in ended.out
+
+
+# the model that ships
+
+
+def test_it_shows_what_the_post_found(
+    empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy and a penalty share an opening, and so do temperature 1.0 and top-p 0.9."""
+    loaded = inputs.load_model(ROOT / "results/checkpoints/holmes", ModelConfig())
+    monkeypatch.setattr(inputs, "load_model", lambda *_: loaded)
+    command = Sample(empty_store, tmp_path, tmp_path)
+    settings = "sampler=greedy,penalty1.3,t1.0,topp0.9"
+    ended = command("-m", settings, "length.new_tokens=24", own=False)
+    assert ended.status == 0, ended.err
+    (table,) = command.results.glob("sweeps/*/tables/samples.json")
+    rows = json.loads(table.read_text(encoding="utf-8"))
+    print([row["opening"] for row in rows])
+    assert {row["setting"]: row["opening"].partition(" ")[0] for row in rows} == {
+        "greedy": "penalty1.3",
+        "penalty1.3": "greedy",
+        "t1.0": "topp0.9",
+        "topp0.9": "t1.0",
+    }
