@@ -82,9 +82,7 @@ def make_cell(home: Path, number: int, batch: int, new_tokens: int, cache: str) 
     choices = {"model": "tiny", "device": "cpu", "batch": str(batch), "length": str(new_tokens)}
     choices |= {"cache": cache, "sampler": "greedy", "engine": "eager", "precision": "fp32"}
     overrides = [f"cache={cache}", f"batch={batch}", f"length={new_tokens}"]
-    place = result.Place(
-        home / str(number), f"{SWEEP}-{number}", SWEEP, number, choices, overrides
-    )
+    place = result.Place(home / str(number), f"{SWEEP}-{number}", SWEEP, number, choices, overrides)
     result.begin(place, "bench", to_dict(from_dict(values, BenchConfig)))
     dice = random.Random(number)
     rates = [dice.uniform(95, 105) * (batch if cache == "rolling" else 1) for _ in range(10)]
@@ -129,7 +127,9 @@ def copied(rows: list[Any], columns: list[str], n: int, sweep: str) -> Iterator[
         for name, value in values.items():
             if name in ("start_time", "end_time", "timestamp"):
                 values[name] = value + n * HOUR_MS
-            elif name == "run_uuid" or values.get("key") == "mlflow.parentRunId" and name == "value":
+            elif (
+                name == "run_uuid" or values.get("key") == "mlflow.parentRunId" and name == "value"
+            ):
                 values[name] = sweep + value[8:]
             elif isinstance(value, str) and SWEEP in value and len(value) != 64:
                 values[name] = value.replace(SWEEP, sweep)
@@ -139,7 +139,9 @@ def copied(rows: list[Any], columns: list[str], n: int, sweep: str) -> Iterator[
 def _a_sweep(store: Any) -> str:
     """The beginning of a sweep's id from the middle of the store's time."""
     with contextlib.closing(sqlite3.connect(store.dir / "mlflow.db")) as database:
-        names = database.execute("SELECT name FROM runs WHERE name LIKE 'sweep %' ORDER BY start_time")
+        names = database.execute(
+            "SELECT name FROM runs WHERE name LIKE 'sweep %' ORDER BY start_time"
+        )
         found = [str(name).removeprefix("sweep ") for (name,) in names]
     return found[len(found) // 2][:6]
 
@@ -177,7 +179,7 @@ def ask(folder: Path, question: Question) -> list[float]:
     """Seconds for imports, for opening the store, and for the answer."""
     from runners.harness.schema import TrackingConfig
 
-    sweep = _a_sweep(type("S",(),{"dir":folder}))
+    sweep = _a_sweep(type("S", (), {"dir": folder}))
     clock = [time.perf_counter()]
     import mlflow.tracking
     import runners.harness.render

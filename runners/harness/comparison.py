@@ -7,14 +7,14 @@ part of that: they are often what a comparison is about, so a difference in them
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from runners.harness import stats, tables
+from runners.harness import drift, stats, tables
 from runners.harness.stored import Stored, Top, find_cells
-from runners.harness.tracking import Store
+from runners.harness.tracking import Store, TrackingError
 
 KEY = (
     "shape weights prompt prompt_tokens new_tokens batch sampling seed engine precision cache "
@@ -27,21 +27,12 @@ NAMES = (
     "model device batch prompt_tokens new_tokens cache sampler engine precision seed weights prompt"
 ).split()
 """Columns by which a matched cell is told from the others."""
+_CODE = {"tinygpt": "version", "code": "code_sha256", "git commit": "git_sha"}
 _FOLLOWS = {"prompt": {"batch", "prompt_tokens", "seed", "shape"}, "weights": {"seed", "shape"}}
 """What differs as a matter of course where one of those does."""
-_FACTS = {
-    "machine": "machine",
-    "threads": "threads",
-    "torch": "torch",
-    "tinygpt": "version",
-    "code": "code_sha256",
-    "git commit": "git_sha",
-}
-"""What is told of where and with what was measured, and its tag, ``tinygpt.`` apart."""
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """A run or sweep: its cells as stored, by their ids, and as rows of the cells table."""
 
     top: Top
@@ -52,6 +43,23 @@ class Side:
     def measured(self) -> pd.DataFrame:
         """The cells that can be compared."""
         return self.frame[self.frame["outcome"].eq("ok") & self.frame["rates"].ne("[]")]
+
+
+class Lone(NamedTuple):
+    """Cells of one side without a partner, and why."""
+
+    side: str
+    cells: list[str]
+    reason: str
+
+
+class Difference(NamedTuple):
+    """A fact that is not the same on both sides of so many matched cells."""
+
+    what: str
+    a: str
+    b: str
+    cells: int
 
 
 @dataclass(frozen=True)
@@ -86,28 +94,10 @@ class Matched:
             "n_b": found.n[0],
             "rounds_a": len(self.a),
             "rounds_b": len(self.b),
+            "drift": pair.drift,
             "cells_a": " ".join(self.a["cell"]),
             "cells_b": " ".join(self.b["cell"]),
         }
-
-
-@dataclass
-class Lone:
-    """Cells of one side without a partner, and why."""
-
-    side: str
-    cells: list[str]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What is not the same on both sides of so many matched cells."""
-
-    what: str
-    a: str
-    b: str
-    cells: int
 
 
 @dataclass(frozen=True)
@@ -121,7 +111,9 @@ class Comparison:
     overall: stats.Ratio
     differences: list[Difference]
     same: list[str]
-    """Names of facts that are known, and the same on both sides of every cell."""
+    """Facts that are known, and the same on both sides of every cell."""
+    environment: list[str]
+    """What else differs between the first matched cells."""
     unmatched: list[Lone]
 
 
@@ -130,8 +122,8 @@ def load(store: Store, wanted: str, key: str) -> Side:
     top, found = find_cells(store, wanted, key)
     if top.kind != "bench":
         raise ValueError(
-            f"{key}={wanted}: a run of {top.kind} has no timings to compare; python -m "
-            f"runners.rerun run={top.identity} runs it again and compares the tokens"
+            f"{key}={wanted}: a run of {top.kind} has no timings to compare; its tokens are "
+            f"compared with a new run's by python -m runners.rerun run={top.identity}"
         )
     frame, cells = tables.cells(top.identity, store), {cell.cell: cell for cell in found}
     side = Side(top, cells, frame[frame["cell"].isin(list(cells))])
@@ -148,11 +140,13 @@ def compare(a: Side, b: Side) -> Comparison:
         nearest = min(unmatched, key=lambda lone: lone.reason.count(" / ") or len(KEY))
         raise ValueError(
             f"a={a.top.identity} b={b.top.identity}: no cell of one measures what a cell of the "
-            f"other does: {nearest.side}'s {nearest.cells[0]} {nearest.reason}"
+            f"other does; {nearest.side}'s {nearest.cells[0]}: {nearest.reason}"
         )
     frame = pd.DataFrame([one.row() for one in matched]).astype({"low": float, "high": float})
     overall = stats.overall([one.pair for one in matched])
-    return Comparison(a, b, frame, overall, *_facts(a, b, frame), unmatched)
+    return Comparison(
+        a, b, frame, overall, *_facts(a, b, frame), _environment(a, b, frame), unmatched
+    )
 
 
 def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Lone]]:
@@ -166,10 +160,8 @@ def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Lone]]:
             matched.append(Matched(rows["a"], rows["b"]))
             continue
         for name, part in rows.items():
-            if name in mixed:
-                reason = f"measured on several {mixed[name]}: no side of a comparison"
-            elif mixed:
-                reason = f"its partner was measured on several {' '.join(mixed.values())}"
+            if mixed:
+                reason = mixed.get(name) or f"no partner: {' '.join(mixed.values())}"
             else:
                 other = sides["b" if name == "a" else "a"].frame
                 reason = _nearest(part.iloc[0].to_dict(), other, swap=name == "b")
@@ -190,36 +182,35 @@ def _groups(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _places(rows: pd.DataFrame) -> str:
-    """In what the places of one side's rounds differ: ``machine (X, Y)``; empty for one place."""
-    several = [name for name in PLACE if rows[name].nunique(dropna=False) > 1]
-    return ", ".join(f"{name} ({', '.join(map(str, rows[name].unique()))})" for name in several)
+    """Why the rounds of one side are no side; empty where they were measured in one place."""
+    names = [name for name in PLACE if rows[name].nunique(dropna=False) > 1]
+    places = [f"{name} {', '.join(map(str, rows[name].unique()))}" for name in names]
+    return f"rounds measured in several places ({'; '.join(places)}) are no side" if names else ""
 
 
 def _together(lone: list[Lone]) -> list[Lone]:
-    found: dict[tuple[str, str], Lone] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for one in lone:
-        found.setdefault((one.side, one.reason), Lone(one.side, [], one.reason)).cells += one.cells
-    return list(found.values())
+        found.setdefault((one.side, one.reason), []).extend(one.cells)
+    return [Lone(side, cells, reason) for (side, reason), cells in found.items()]
 
 
-def _state(row: dict[str, Any]) -> str:
+def _state(row: dict[Any, Any]) -> str:
     """Why a cell is not compared: its outcome and the reason for it."""
-    if row["outcome"] == "ok":
-        return "has no timings: it made no new tokens"
-    return f"{row['outcome']}: {row['reason']}" if row["reason"] else str(row["outcome"])
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['reason']}" if row["reason"] else str(row["outcome"])
+    return "no timings" if row["rates"] == "[]" else "ok, and not all is known of it"
 
 
-def _nearest(row: dict[str, Any], others: pd.DataFrame, *, swap: bool) -> str:
+def _nearest(row: dict[Any, Any], others: pd.DataFrame, *, swap: bool) -> str:
     """What the other side has in the place of ``row``; values stand as a / b, which ``swap`` turns."""
 
     def differing(other: dict[Any, Any], columns: Sequence[str]) -> list[str]:
         return _differing(*((other, row) if swap else (row, other)), columns)
 
     found = [(differing(o, KEY) or differing(o, PLACE), o) for o in others.to_dict("records")]
-    words, best = min(found, key=lambda one: (len(one[0]), one[1]["outcome"] != "ok"))
-    if words:
-        return f"has no partner; the nearest, {best['cell']}, differs: {', '.join(words)}"
-    return f"has no partner: {best['cell']} {_state(best)}"
+    words, best = min(found, key=lambda f: (bool(f[0]) and f[1]["outcome"] != "ok", len(f[0])))
+    return f"no partner: {best['cell']} " + (f"has {', '.join(words)}" if words else _state(best))
 
 
 def _differing(a: dict[Any, Any], b: dict[Any, Any], columns: Sequence[str]) -> list[str]:
@@ -238,9 +229,31 @@ def _differing(a: dict[Any, Any], b: dict[Any, Any], columns: Sequence[str]) -> 
 
 
 def _facts(a: Side, b: Side, frame: pd.DataFrame) -> tuple[list[Difference], list[str]]:
-    """The facts that differ between the sides of matched cells, and those that are all the same."""
+    """The facts that differ in matched cells, and those that are known and never do."""
     differences, same = [], []
-    for what, tag in _FACTS.items():
-        pairs = [(_fact(a, x, tag), _fact(b, y, tag)) for x, y in _ids(frame)]
-        ...
+    for what in (*PLACE, *_CODE):
+        ids = zip(frame["cells_a"], frame["cells_b"], strict=True)
+        both = [(_fact(a, one, what), _fact(b, other, what)) for one, other in ids]
+        odd = [pair for pair in both if pair[0] != pair[1]]
+        differences += [Difference(what, *pair, odd.count(pair)) for pair in dict.fromkeys(odd)]
+        if not odd and all(one for one, _ in both):
+            same.append(what)
     return differences, same
+
+
+def _fact(side: Side, ids: str, what: str) -> str:
+    """What the tags of a side's cells say; empty where they say nothing."""
+    tags = [side.cells[cell].run.data.tags for cell in ids.split()]
+    found = dict.fromkeys(tag.get(f"tinygpt.{_CODE.get(what, what)}", "") for tag in tags)
+    return ", ".join(value[:10] if what in _CODE else value for value in found)
+
+
+def _environment(a: Side, b: Side, frame: pd.DataFrame) -> list[str]:
+    """What differs between the first matched cells and is in no tag."""
+    one, other = (s.cells[frame[c].iloc[0].split()[0]] for s, c in ((a, "cells_a"), (b, "cells_b")))
+    try:
+        found = drift.differences(one.environment, other.environment)
+    except TrackingError as error:
+        return [str(error)]
+    told = ("torch threads ", "torch 1", "torch 2", "torch 3")
+    return [d.line for d in found if d.kind != "code" and not d.line.startswith(told)]

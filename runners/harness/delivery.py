@@ -82,8 +82,16 @@ def _begin(store: Store, kind: str, sweep: Sweep) -> str:
     return str(facts["run_id"])
 
 
+def outcome_of(folder: Path) -> str:
+    """What a sweep came to, by its cells on disk: ``ok`` where all that were planned are fine."""
+    planned = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["cells"]
+    cells = [json.loads(path.read_text("utf-8")) for path in folder.glob("*/cell.json")]
+    fine = sum(cell["outcome"] in ("ok", "skipped") for cell in cells)
+    return "ok" if fine == planned else "failed"
+
+
 def _nothing_to_sum_up(store: Store, folder: Path) -> str:
-    return "ok"
+    return outcome_of(folder)
 
 
 @contextmanager

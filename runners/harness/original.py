@@ -154,7 +154,9 @@ def _apply(values: dict[str, Any], override: Override, choices: dict[str, str]) 
     for name in parts:
         part = part.get(name) if isinstance(part, dict) else None
     if not isinstance(part, dict) or last not in part or key.startswith("tracking"):
-        known = ", ".join(sorted(k for k in flatten(values) if not k.startswith("tracking.")))
+        keys = [k for k in flatten(values) if not k.startswith(("tracking.", "hydra."))]
+        near = [k for k in keys if k.split(".")[0] == parts[0]] if parts else []
+        known = ", ".join(near or dict.fromkeys(k.split(".")[0] for k in keys))
         raise UsageError(f"{key}: no such key in the stored config, which has {known}")
     part[last] = value
     group = parts[0] if parts else ""

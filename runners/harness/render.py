@@ -23,24 +23,6 @@ _CELL_COLUMNS = (
     "outcome output_tok_per_s low high repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes "
     "stable reason"
 ).split()
-_HEADINGS = {
-    "new_tokens": "new",
-    "prompt_tokens": "prompt",
-    "output_tok_per_s": "tok/s",
-    "tok_per_s": "tok/s",
-    "none_tok_per_s": "none tok/s",
-    "cpu_tok_per_s": "cpu tok/s",
-    "repeats": "n",
-    "n_none": "n none",
-    "n_cpu": "n cpu",
-    "ttft_ms": "TTFT ms",
-    "tpot_ms": "TPOT ms",
-    "kv_cache_bytes": "cache MiB",
-    "peak_memory_bytes": "peak MiB",
-    "distinct_2": "distinct-2",
-    "longest_repeat_tokens": "longest repeat",
-    "mean_logprob_nats": "log-probability",
-}
 _FIGURES = (
     "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s speedup interval verdict "
     "wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes"
@@ -212,37 +194,3 @@ def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
         else:
             kept[heading] = column
     return ", ".join(said), pd.DataFrame(kept), footer
-
-
-def _insert_after(
-    texts: dict[str, list[str]], names: tuple[str, ...], new: str, column: list[str]
-) -> dict[str, list[str]]:
-    out = {}
-    for name, values in texts.items():
-        out[name] = values
-        if name in names:
-            out[new] = column
-    return out
-
-
-def _texts(name: str, column: "pd.Series[Any]") -> list[str]:
-    form: Callable[[Any], str] = str
-    if name.endswith("_bytes"):
-        form = _mebibytes
-    elif pd.api.types.is_float_dtype(column):
-        form = _three_digits
-    return ["-" if pd.isna(value) or value == "" else form(value) for value in column]
-
-
-def _numeric(column: "pd.Series[Any]") -> bool:
-    return bool(column.str.fullmatch(r"[-–\d,.]*").all())
-
-
-def _mebibytes(value: int) -> str:
-    return f"{value / 2**20:,.2f}"
-
-
-def _three_digits(value: float) -> str:
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -175,7 +175,7 @@ def _run(job: Job, place: Place) -> app.Finished:
     def show(kept: Kept) -> None:
         print(f"{job.old.cell}, now {place.cell}")
         for judged in judgement:
-            print(f"  tokens {judged.tokens}: {judged.tokens_said}")
-            print(f"  timing {judged.timing}: {judged.timing_said}")
+            for line in judged.verdicts():
+                print(f"  {line}")
 
     return keep(job.old.kind, job.again.config, run, show, place)

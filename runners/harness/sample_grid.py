@@ -12,7 +12,7 @@ import yaml
 
 from runners.harness import progress, render, text_figures
 from runners.harness.app import Sweep
-from runners.harness.delivery import tracked_sweep
+from runners.harness.delivery import outcome_of, tracked_sweep
 from runners.harness.tracking import Store
 
 COLUMNS = (
@@ -42,9 +42,7 @@ def _sum_up(store: Store, folder: Path) -> str:
     for name, page in (("samples.md", to_markdown(frame)), ("samples.html", to_html(frame))):
         (folder / "tables" / name).write_text(page, encoding="utf-8")
     render.show(table)
-    planned = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["cells"]
-    fine = [json.loads(path.read_text(encoding="utf-8"))["outcome"] for path in _cells(folder)]
-    return "ok" if sum(o in ("ok", "skipped") for o in fine) == planned else "failed"
+    return outcome_of(folder)
 
 
 def grid(folder: Path) -> pd.DataFrame:

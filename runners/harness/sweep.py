@@ -3,14 +3,13 @@
 The sweep's folder holds sweep.json, tables/, and one folder a cell.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from runners.harness import progress
 from runners.harness.app import Sweep
-from runners.harness.delivery import tracked_sweep
+from runners.harness.delivery import outcome_of, tracked_sweep
 from runners.harness.errors import UsageError
 from runners.harness.plan import calibrate, duration, estimate_s
 from runners.harness.schema import BenchConfig
@@ -82,6 +81,4 @@ def _show_tables(store: Store, folder: Path) -> str:
     render.write(folder / "tables", shown, frame)
     for table in shown:
         render.show(table)
-    fine = int(frame["outcome"].isin(["ok", "skipped"]).sum())
-    planned = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["cells"]
-    return "ok" if fine == planned else "failed"
+    return outcome_of(folder)

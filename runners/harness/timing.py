@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 from time import perf_counter
 from typing import Protocol
 
@@ -18,6 +19,9 @@ from torch import Tensor
 from runners.harness.schema import TimingConfig
 from runners.harness.stats import spread
 from tinygpt.generation import OnToken
+
+_PRODUCTS = 24
+"""Of the reference."""
 
 Generate = Callable[[OnToken], object]
 """Runs one whole generation, calling back after each token."""
@@ -125,7 +129,8 @@ def reference_ms(device: torch.device, synchronize: Synchronize) -> float:
     """Milliseconds of a fixed piece of work: the yardstick for the machine's own drift.
 
     Twenty-four products of square fp32 matrices, wide enough to take tens of milliseconds: 512 on a
-    CPU (6.4 GFLOP, about 30 ms on two cores with AVX-512), 2048 on a GPU (0.4 TFLOP).
+    CPU (6.4 GFLOP, about 30 ms on two cores with AVX-512), 2048 on a GPU (0.4 TFLOP). Their median
+    counts, so that a moment's disturbance is no drift.
     """
     width = 512 if device.type == "cpu" else 2048
     a = torch.full((width, width), 0.5, device=device)
@@ -133,8 +138,10 @@ def reference_ms(device: torch.device, synchronize: Synchronize) -> float:
     out = torch.empty_like(a)
     torch.mm(a, b, out=out)
     synchronize()
-    start = perf_counter()
-    for _ in range(24):
+    seconds = []
+    for _ in range(_PRODUCTS):
+        start = perf_counter()
         torch.mm(a, b, out=out)
-    synchronize()
-    return (perf_counter() - start) * 1e3
+        synchronize()
+        seconds.append(perf_counter() - start)
+    return median(seconds) * _PRODUCTS * 1e3

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from runners.harness import record
 from runners.harness.paths import absolute
-from runners.harness.result import write_json
+from runners.harness.result import owner, write_json
 from runners.harness.schema import TrackingConfig
 
 if TYPE_CHECKING:
@@ -127,29 +127,33 @@ class Store:
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def begin_sweep(self, facts: Mapping[str, Any]) -> str:
+    def begin_sweep(self, facts: Mapping[str, Any], tags: dict[str, str] | None = None) -> str:
         """Open the run of a sweep, of which sweep.json has the facts; returns MLflow's id."""
+        name, tags = f"sweep {facts['sweep']}", tags or record.sweep_tags(facts)
         with _reaching(self.uri):
-            run = self._create(facts["kind"], f"sweep {facts['sweep']}", record.sweep_tags(facts))
+            run = self._create(facts["kind"], name, tags, facts["started"])
             self._log(run.info.run_id, params={"cells": facts["cells"]})
         return str(run.info.run_id)
 
     def reopen_sweep(self, run_id: str) -> None:
-        """Let a sweep's run go on."""
+        """Let a sweep's run go on, as one of this process."""
         with _reaching(self.uri):
+            for key, value in record.owner_tags(owner()).items():
+                self.client.set_tag(run_id, key, value)
             self.client.update_run(run_id, "RUNNING")
 
-    def end_sweep(self, run_id: str, outcome: str, tables: Path) -> None:
+    def end_sweep(self, run_id: str, outcome: str, tables: Path, ended: float = 0.0) -> None:
         """Attach a sweep's tables and end its run."""
         with _reaching(self.uri):
             if tables.is_dir():
                 self.client.log_artifacts(run_id, str(tables), "tables")
             self.client.set_tag(run_id, "tinygpt.outcome", outcome)
-            self.client.set_terminated(run_id, _RUN_STATUS.get(outcome, "FAILED"))
+            status = _RUN_STATUS.get(outcome, "FAILED")
+            self.client.set_terminated(run_id, status, int(ended * 1000) or None)
 
-    def open_cell(self, folder: Path) -> str:
+    def open_cell(self, folder: Path, cell: record.Record | None = None) -> str:
         """Create the run of the cell that runs in ``folder``, to be watched; returns its id."""
-        cell = record.read(folder)
+        cell = cell or record.read(folder)
         with _reaching(self.uri):
             run = self._create(cell.kind, cell.name, cell.tags, cell.started)
             self._log(run.info.run_id, params=cell.params)
@@ -174,11 +178,13 @@ class Store:
             for file in files:
                 self.client.log_artifact(run_id, str(file))
 
-    def log_cell(self, folder: Path, open_run: str = "") -> str:
+    def log_cell(
+        self, folder: Path, open_run: str = "", cell: record.Record | None = None
+    ) -> str:
         """Deliver the finished cell of ``folder`` and end its run, made here unless it is open;
         returns MLflow's id.
         """
-        cell = record.read(folder)
+        cell = cell or record.read(folder)
         with _reaching(self.uri):
             run_id = open_run
             if not open_run:

@@ -41,6 +41,14 @@ class Verdict:
         return [
             *asked,
             *(since or ["nothing has changed since"]),
+            *self.verdicts(),
+        ]
+
+    def verdicts(self) -> list[str]:
+        """What is said of tokens and timing; once where it is the same."""
+        if self.tokens_said == self.timing_said:
+            return [f"{self.tokens}: {self.tokens_said}"]
+        return [
             f"tokens {self.tokens}: {self.tokens_said}",
             f"timing {self.timing}: {self.timing_said}",
         ]
