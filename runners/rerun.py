@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from runners.harness import app
 from runners.harness.config import to_config
+from runners.harness.errors import UsageError
 from runners.harness.tools_schema import RerunConfig
 
 USAGE = """\
@@ -32,13 +33,24 @@ def job(cfg: DictConfig) -> list[app.Finished]:
     return rerun(to_config(cfg, RerunConfig), app.current().words)
 
 
+def _one_at_a_time(cells: app.Sweep) -> app.Sweep:
+    if not cells.lone:
+        raise UsageError("-m: one run at a time; the id of a sweep runs all of its cells again")
+    return cells
+
+
 def _is_for_the_stored_config(word: str) -> bool:
     key, equals, _ = word.partition("=")
     return bool(equals) and key not in _OWN and not key.startswith(("hydra.", "-"))
 
 
 RERUN = app.App(
-    "rerun", job, RerunConfig, usage=lambda: USAGE.rstrip(), leaves=_is_for_the_stored_config
+    "rerun",
+    job,
+    RerunConfig,
+    usage=lambda: USAGE.rstrip(),
+    prepare=_one_at_a_time,
+    leaves=_is_for_the_stored_config,
 )
 
 

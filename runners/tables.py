@@ -1,6 +1,7 @@
 """Show the tables of what was measured, any time later."""
 
 import sys
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -9,11 +10,24 @@ from runners.harness.config import to_config
 from runners.harness.errors import UsageError
 from runners.harness.tools_schema import TablesConfig
 
+if TYPE_CHECKING:
+    from runners.harness.render import Table
+
 USAGE = """\
-usage: python -m runners.tables [sweep=latest] [table=all] [format=rich]
+usage: python -m runners.tables [sweep=latest] [table=all] [where='...'] [format=rich]
+
+  python -m runners.tables                                  the newest sweep's tables again
+  python -m runners.tables table=runs                       what is in the store, with its ids
+  python -m runners.tables sweep=3fa9,b01c table=cache format=csv
+  python -m runners.tables where='batch.size>=4 and device=cpu'
 
   sweep    id of a sweep or a lone cell, a prefix is enough; several with commas; latest
-  table    cells, cache, device, or all
+  table    cells, cache, device, or all; runs
+  where    which cells: conditions KEY=VALUE, or == != < <= > >=, joined by and; a value with
+           spaces in quotes. KEY: a key of the config (sampler.temperature), a group (device,
+           sampler: the option's name, or what it sets), or a column or figure of table=cells
+           (outcome, threads, output_tok_per_s). For table=runs: id, kind, outcome, cells, ok
+  limit    rows of table=runs, 50
   format   rich (terminal), md, csv, json
   tracking.dir, tracking.uri    where to look
 """
@@ -22,17 +36,29 @@ usage: python -m runners.tables [sweep=latest] [table=all] [format=rich]
 def job(cfg: DictConfig) -> None:
     """Print what was asked for."""
     from runners.harness import render
-    from runners.harness.tables import cells
-    from runners.harness.tracking import TrackingError, open_store
+    from runners.harness.tracking import TrackingError
 
     config = to_config(cfg, TablesConfig)
     try:
-        frame = cells(config.sweep, open_store(config.tracking))
+        shown = _tables(config)
     except (ValueError, TrackingError) as error:
         raise UsageError(str(error)) from None
-    for table in render.bench_tables(frame):
-        if config.table in ("all", table.name):
-            render.show(table, config.format)
+    for table in shown:
+        render.show(table, config.format)
+        if config.table == "runs" and config.format in ("csv", "json"):
+            print(*table.footer, sep="\n", end="\n" * len(table.footer), file=sys.stderr)
+
+
+def _tables(config: TablesConfig) -> "list[Table]":
+    from runners.harness import render, runs_table
+    from runners.harness.tables import selected
+    from runners.harness.tracking import open_store
+
+    store = open_store(config.tracking)
+    if config.table == "runs":
+        return [runs_table.runs(store, config.where, config.limit)]
+    shown = render.bench_tables(*selected(config.sweep, store, config.where), config.where)
+    return [table for table in shown if config.table in ("all", table.name)]
 
 
 TABLES = app.App("tables", job, TablesConfig, usage=lambda: USAGE.rstrip())

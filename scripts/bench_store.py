@@ -10,6 +10,7 @@ cost the same whatever the store holds. Prints medians in seconds.
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import os
 import random
@@ -41,10 +42,11 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     if arguments.ask:
-        print(json.dumps(ask(arguments.keep, QUESTIONS[arguments.ask])))
+        print(json.dumps(ask(arguments.keep.absolute(), arguments.ask)))
         return 0
     with contextlib.ExitStack() as stack:
-        folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        keep = arguments.keep or stack.enter_context(tempfile.TemporaryDirectory())
+        folder = Path(keep).absolute()
         if not (folder / "mlflow.db").is_file():
             start = time.perf_counter()
             deliver(folder)
@@ -58,11 +60,11 @@ def deliver(folder: Path) -> None:
     """Put one sweep into a new store."""
     from runners.harness.tracking import Store
 
-    store, home = Store(folder.absolute()), folder.absolute() / "sweeps" / SWEEP
+    store, home = Store(folder), folder / "sweeps" / SWEEP
     home.mkdir(parents=True)
     facts = {"sweep": SWEEP, "kind": "bench", "cells": CELLS, "digests": []}
     facts |= {"overrides": ["cache=none,rolling", "batch=1,2,4,8,16", "length=64,256"]}
-    facts |= {"host": "a-machine", "pid": 1, "process_started": 0.0}
+    facts |= {"host": "a-machine", "pid": 1, "process_started": 0.0, "started": time.time()}
     facts["run_id"] = store.begin_sweep(facts)
     (home / "sweep.json").write_text(json.dumps(facts), encoding="utf-8")
     axes = [(b, n, k) for b in (1, 2, 4, 8, 16) for n in (64, 256) for k in ("none", "rolling")]
@@ -124,40 +126,23 @@ def copied(rows: list[Any], columns: list[str], n: int, sweep: str) -> Iterator[
     """The rows as those of sweep ``sweep``, the ``n``-th to be made: other ids, later times."""
     for row in rows:
         values = dict(zip(columns, row, strict=True))
+        is_parent = values.get("key") == "mlflow.parentRunId"
         for name, value in values.items():
             if name in ("start_time", "end_time", "timestamp"):
                 values[name] = value + n * HOUR_MS
-            elif (
-                name == "run_uuid" or values.get("key") == "mlflow.parentRunId" and name == "value"
-            ):
+            elif name == "run_uuid" or (is_parent and name == "value"):
                 values[name] = sweep + value[8:]
-            elif isinstance(value, str) and SWEEP in value and len(value) != 64:
+            elif isinstance(value, str) and len(value) != 64:  # a digest is no id
                 values[name] = value.replace(SWEEP, sweep)
         yield list(values.values())
 
 
-def _a_sweep(store: Any) -> str:
-    """The beginning of a sweep's id from the middle of the store's time."""
-    with contextlib.closing(sqlite3.connect(store.dir / "mlflow.db")) as database:
-        names = database.execute(
-            "SELECT name FROM runs WHERE name LIKE 'sweep %' ORDER BY start_time"
-        )
-        found = [str(name).removeprefix("sweep ") for (name,) in names]
-    return found[len(found) // 2][:6]
-
-
-def _tables(store: Any, sweep: str) -> None:
+def _tables(store: Any, sweep: str, where: str = "") -> None:
     from runners.harness import render
-    from runners.harness.tables import cells
+    from runners.harness.tables import selected
 
-    for table in render.bench_tables(cells(sweep, store)):
-        render.show(table, "rich", io.StringIO())
-
-
-def _find(store: Any, sweep: str) -> None:
-    from runners.harness.stored import find_top
-
-    find_top(store, sweep)
+    for table in render.bench_tables(*selected(sweep, store, where), where):
+        render.show(table, stream=io.StringIO())
 
 
 def _cells(store: Any, sweep: str) -> None:
@@ -166,36 +151,78 @@ def _cells(store: Any, sweep: str) -> None:
     assert len(cells(sweep, store)) == CELLS
 
 
-Question = Callable[[Any, str], None]
-QUESTIONS: dict[str, Question] = {
-    "find": _find,
-    "cells": _cells,
-    "tables": _tables,
-    "latest": lambda store, sweep: _tables(store, "latest"),
+def _find(store: Any, sweep: str) -> None:
+    from runners.harness.stored import find_top
+
+    find_top(store, sweep)
+
+
+def _runs(store: Any, sweep: str) -> None:
+    from runners.harness import render, runs_table
+
+    render.show(runs_table.runs(store), stream=io.StringIO())
+
+
+QUESTIONS: dict[str, Callable[[Any, str], None]] = {
+    "find by prefix": _find,
+    "cells(prefix)": _cells,
+    "cells(prefix) + tables": _tables,
+    "the same with where=": lambda store, sweep: _tables(store, sweep, "batch.size>=4"),
+    "cells(latest) + tables": lambda store, sweep: _tables(store, "latest"),
+    "table=runs": _runs,
 }
 
 
-def ask(folder: Path, question: Question) -> list[float]:
-    """Seconds for imports, for opening the store, and for the answer."""
-    from runners.harness.schema import TrackingConfig
-
-    sweep = _a_sweep(type("S", (), {"dir": folder}))
+def ask(folder: Path, question: str) -> dict[str, float]:
+    """Seconds of one question in this process: its imports, opening the store, the answer."""
     clock = [time.perf_counter()]
-    import mlflow.tracking
-    import runners.harness.render
-    from runners.harness.tracking import open_store
+    from runners.harness import render, runs_table, schema, tracking  # noqa: F401
 
+    if question != "table=runs":  # which reads the database itself
+        import mlflow.store.tracking.sqlalchemy_store
+        import mlflow.tracking  # noqa: F401
+
+    store = tracking.open_store(schema.TrackingConfig(dir=str(folder)))
+    prefix = a_prefix(folder / "mlflow.db")
     clock.append(time.perf_counter())
-    store = open_store(TrackingConfig(dir=str(folder)))
-    _ = store.client
+    busy = time.process_time()
+    if question != "table=runs":
+        _ = store.client
     clock.append(time.perf_counter())
-    question(store, sweep)
+    QUESTIONS[question](store, prefix)
     clock.append(time.perf_counter())
-    return [b - a for a, b in zip(clock, clock[1:], strict=False)]
+    spans = [after - before for before, after in itertools.pairwise(clock)]
+    names = ("imports", "open", "answer")
+    return dict(zip(names, spans, strict=True)) | {"cpu": time.process_time() - busy}
+
+
+def a_prefix(database: Path) -> str:
+    """The beginning of the id of a sweep in the middle of all."""
+    with contextlib.closing(sqlite3.connect(database)) as store:
+        names = store.execute("SELECT name FROM runs WHERE name LIKE 'sweep %' ORDER BY start_time")
+        ids = [name.removeprefix("sweep ") for (name,) in names]
+    return str(ids[len(ids) // 2])[:6]
 
 
 def report(folder: Path, times: int) -> None:
-    pass
+    """Ask every question in so many processes, in turn, and print the medians."""
+    with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        (runs,) = store.execute("SELECT count(*) FROM runs").fetchone()
+    size = (folder / "mlflow.db").stat().st_size / 2**20
+    print(f"{runs:,} runs, {size:,.0f} MiB; medians of {times} fresh processes, in seconds")
+    print(f"{'':24}{'imports':>9}{'open':>9}{'answer':>9}{'of CPU, open + answer':>23}")
+    told: dict[str, list[dict[str, float]]] = {question: [] for question in QUESTIONS}
+    for _ in range(times):
+        for question, found in told.items():
+            command = [sys.executable, __file__, "--keep", str(folder), "--ask", question]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            found.append(json.loads(done.stdout))
+    for question, found in told.items():
+        middle = {name: median(one[name] for one in found) for name in found[0]}
+        print(
+            f"{question:24}{middle['imports']:9.2f}{middle['open']:9.2f}{middle['answer']:9.2f}"
+            f"{middle['cpu']:23.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """What the tests share: a place for results that is not the user's, and one CPU thread count."""
 
 import gc
+import io
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 from tests import text_checkpoint
 from tests.text_checkpoint import Sample
-from tests.train_command import Command, make_command
+from tests.train_command import Command, Ended, make_command
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # With more, a busy machine's waiting threads cost more than all the tests; before torch is loaded.
@@ -83,6 +85,23 @@ def bench(
         out, err = capfd.readouterr()
         status = ended.value.code
         return (0 if status is None else int(status)), out, err
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def entry() -> Callable[..., Ended]:
+    """Call ``python -m runners.NAME`` in this process: name, results folder, arguments."""
+
+    def call(name: str, results: Path, *arguments: str) -> Ended:
+        module = import_module(f"runners.{name}")
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+            patch.setattr("sys.argv", [name, *arguments, f"tracking.dir={results}"])
+            with pytest.raises(SystemExit) as ended:
+                module.main()
+        return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     return call
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -142,6 +143,15 @@ LIMITS: dict[str, tuple[list[tuple[str, str]], int | None, int]] = {
         4000,
         2000,
     ),
+    "v1, no limit": (
+        [
+            ("8:memory:/", ""),
+            ("memory/memory.limit_in_bytes", "9223372036854771712"),
+            ("memory/memory.usage_in_bytes", "5000"),
+        ],
+        None,
+        10_000,
+    ),
     "v2, more than the machine has": (
         [("0::/", ""), ("memory.max", "90000"), ("memory.current", "0")],
         90_000,
@@ -267,6 +277,12 @@ def test_this_machine_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.collect() is environment.collect()
 
 
+def test_versions_are_those_of_the_metadata() -> None:
+    wanted = {name: metadata.version(name) for name in environment.PACKAGES}
+    assert environment.collect()["packages"] == wanted
+    assert environment._version("no-such-package") is None
+
+
 def test_every_direct_dependency_is_named() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {re.split(r"[<>=]", wanted)[0] for wanted in project["dependencies"]}
@@ -294,6 +310,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         return subprocess.check_output(command, text=True, env=os.environ | who).strip()
 
     git("init", "-q", "-b", "trunk")
+    for name, value in (("core.autocrlf", "false"), ("diff.noprefix", "true")):
+        git("config", name, value)
     git("add", ".")
     git("commit", "-qm", "one")
     return git
@@ -367,8 +385,6 @@ def test_without_git_the_digest_remains(
 
 # The GPU, by a stub of NVML.
 
-UUIDS = ("aaaa-0", "bbbb-1")
-
 
 class Nvml(ModuleType):
     """Two cards, known by their numbers; what is not set here raises."""
@@ -387,10 +403,10 @@ class Nvml(ModuleType):
         self.starts += 1
 
     def nvmlDeviceGetHandleByUUID(self, name: str) -> int:
-        names = [f"GPU-{uuid}" for uuid in UUIDS]
+        names = {"GPU-aaaa-0": 0, "GPU-bbbb-1": 1, "MIG-mmmm-2": 1}
         if name not in names:
             raise self.NVMLError("not found")
-        return names.index(name)
+        return names[name]
 
     def nvmlDeviceGetHandleByPciBusId(self, name: str) -> int:
         if name != "00000000:1b:00.0":
@@ -429,9 +445,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
     stub = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", stub)
     properties = SimpleNamespace(
-        name="H200", total_memory=150_000_000_000, major=9, minor=0, uuid=UUIDS[1]
+        name="H200", total_memory=150_000_000_000, major=9, minor=0, uuid="bbbb-1"
     )
-    properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id = 0, 0x1B, 0
+    properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id = 0, 0x1A, 0
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
@@ -464,17 +480,18 @@ def test_the_card_is_the_one_that_torch_uses(nvml: Nvml) -> None:
     assert nvml.starts == 1
 
 
-def test_a_card_without_its_uuid_is_known_by_its_address(
-    nvml: Nvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("uuid", "bus", "sm_mhz"),
+    [("aaaa-0", 0x1B, 345), ("mmmm-2", 0x1A, 1755), ("cccc-3", 0x1B, 1755), ("cccc-3", 0x1A, None)],
+    ids=["its uuid first", "a part of a card", "its address", "rather none than another"],
+)
+@pytest.mark.usefixtures("nvml")
+def test_the_card_is_found_by_its_uuid_or_address(uuid: str, bus: int, sm_mhz: int | None) -> None:
     properties = torch.cuda.get_device_properties(0)
-    monkeypatch.setattr(properties, "uuid", "cccc-2")
-    assert gpu.state()["sm_mhz"] == 1755  # type: ignore[index]
-    monkeypatch.setattr(properties, "pci_bus_id", 0x1C)
-    gpu._seen.cache_clear()
+    properties.uuid, properties.pci_bus_id = uuid, bus
     told = gpu.state()
     assert told is not None
-    assert set(told.values()) == {None}  # rather than another card's
+    assert told["sm_mhz"] == sm_mhz
 
 
 @pytest.mark.parametrize("broken", ["no module", "no library", "nothing is supported"])

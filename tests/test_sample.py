@@ -35,6 +35,7 @@ SAMPLERS = {
     "t1.0": SamplerConfig(temperature=1.0),
     "t1.5_topp0.9": SamplerConfig(temperature=1.5, top_p=0.9),
     "penalty1.3": SamplerConfig(repetition_penalty=1.3),
+    "penalty0.3": SamplerConfig(repetition_penalty=0.3),  # takes up what the prompt has
 }
 CACHES = {kind: CacheConfig(kind=kind) for kind in ("none", "rolling", "static")}
 PROMPTS = ["the river ", "a", "It was a lamp under the bridge, and before the clerk", "é👩 x"]
@@ -112,7 +113,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], None]
         ("t1.0", "rolling"),
         ("t1.0", "static"),
         ("t1.0", "none"),
-        ("penalty1.3", "static"),
+        ("penalty0.3", "static"),
     ],
 )
 def test_a_prompt_among_others_gets_the_text_it_gets_alone(

@@ -25,18 +25,8 @@ HEADINGS = {
 }
 
 
-def _insert_after(
-    texts: dict[str, list[str]], names: tuple[str, ...], new: str, column: list[str]
-) -> dict[str, list[str]]:
-    out = {}
-    for name, values in texts.items():
-        out[name] = values
-        if name in names:
-            out[new] = column
-    return out
-
-
-def _texts(name: str, column: "pd.Series[Any]") -> list[str]:
+def texts(name: str, column: "pd.Series[Any]") -> list[str]:
+    """A column's values as a person reads them, ``-`` where there is none."""
     form: Callable[[Any], str] = str
     if name.endswith("_bytes"):
         form = _mebibytes
@@ -45,8 +35,21 @@ def _texts(name: str, column: "pd.Series[Any]") -> list[str]:
     return ["-" if pd.isna(value) or value == "" else form(value) for value in column]
 
 
-def _numeric(column: "pd.Series[Any]") -> bool:
+def numeric(column: "pd.Series[Any]") -> bool:
+    """Whether such texts are figures, which stand to the right."""
     return bool(column.str.fullmatch(r"[-–\d,.]*").all())
+
+
+def insert_after(
+    columns: dict[str, list[str]], names: tuple[str, ...], new: str, column: list[str]
+) -> dict[str, list[str]]:
+    """``columns`` with a new one after each of those of ``names`` that are there."""
+    out = {}
+    for name, values in columns.items():
+        out[name] = values
+        if name in names:
+            out[new] = column
+    return out
 
 
 def _mebibytes(value: int) -> str:

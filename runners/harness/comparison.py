@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from runners.harness import drift, stats, tables
+from runners.harness import stats, tables
 from runners.harness.stored import Stored, Top, find_cells
-from runners.harness.tracking import Store, TrackingError
+from runners.harness.tracking import Store
 
 KEY = (
     "shape weights prompt prompt_tokens new_tokens batch sampling seed engine precision cache "
@@ -38,6 +38,11 @@ class Side(NamedTuple):
     top: Top
     cells: dict[str, Stored]
     frame: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """The id of the sweep, or of the one cell that was chosen."""
+        return next(iter(self.cells)) if len(self.cells) == 1 else self.top.identity
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -72,9 +77,9 @@ class Matched:
     @property
     def pair(self) -> stats.Pair:
         """The rates (tokens/s) of ``b`` over those of ``a``."""
-        rounds = [[json.loads(rates) for rates in rows["rates"]] for rows in (self.b, self.a)]
-        reference = [rows["reference_ms"].dropna().tolist() for rows in (self.b, self.a)]
-        return stats.Pair(*rounds, drift=stats.drift(*reference))
+        b, a = ([json.loads(rates) for rates in rows["rates"]] for rows in (self.b, self.a))
+        after, before = (rows["reference_ms"].dropna().tolist() for rows in (self.b, self.a))
+        return stats.Pair(b, a, stats.drift(after, before))
 
     def row(self) -> dict[str, Any]:
         """Its line of the table: names, medians (tokens/s), their ratio, n, rounds, ids."""
@@ -112,8 +117,6 @@ class Comparison:
     differences: list[Difference]
     same: list[str]
     """Facts that are known, and the same on both sides of every cell."""
-    environment: list[str]
-    """What else differs between the first matched cells."""
     unmatched: list[Lone]
 
 
@@ -139,14 +142,12 @@ def compare(a: Side, b: Side) -> Comparison:
     if not matched:
         nearest = min(unmatched, key=lambda lone: lone.reason.count(" / ") or len(KEY))
         raise ValueError(
-            f"a={a.top.identity} b={b.top.identity}: no cell of one measures what a cell of the "
+            f"a={a.name} b={b.name}: no cell of one measures what a cell of the "
             f"other does; {nearest.side}'s {nearest.cells[0]}: {nearest.reason}"
         )
     frame = pd.DataFrame([one.row() for one in matched]).astype({"low": float, "high": float})
     overall = stats.overall([one.pair for one in matched])
-    return Comparison(
-        a, b, frame, overall, *_facts(a, b, frame), _environment(a, b, frame), unmatched
-    )
+    return Comparison(a, b, frame, overall, *_facts(a, b, frame), unmatched)
 
 
 def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Lone]]:
@@ -203,7 +204,7 @@ def _state(row: dict[Any, Any]) -> str:
 
 
 def _nearest(row: dict[Any, Any], others: pd.DataFrame, *, swap: bool) -> str:
-    """What the other side has in the place of ``row``; values stand as a / b, which ``swap`` turns."""
+    """What the other side has in the place of ``row``; values as a / b, which ``swap`` turns."""
 
     def differing(other: dict[Any, Any], columns: Sequence[str]) -> list[str]:
         return _differing(*((other, row) if swap else (row, other)), columns)
@@ -246,14 +247,3 @@ def _fact(side: Side, ids: str, what: str) -> str:
     tags = [side.cells[cell].run.data.tags for cell in ids.split()]
     found = dict.fromkeys(tag.get(f"tinygpt.{_CODE.get(what, what)}", "") for tag in tags)
     return ", ".join(value[:10] if what in _CODE else value for value in found)
-
-
-def _environment(a: Side, b: Side, frame: pd.DataFrame) -> list[str]:
-    """What differs between the first matched cells and is in no tag."""
-    one, other = (s.cells[frame[c].iloc[0].split()[0]] for s, c in ((a, "cells_a"), (b, "cells_b")))
-    try:
-        found = drift.differences(one.environment, other.environment)
-    except TrackingError as error:
-        return [str(error)]
-    told = ("torch threads ", "torch 1", "torch 2", "torch 3")
-    return [d.line for d in found if d.kind != "code" and not d.line.startswith(told)]

@@ -76,7 +76,7 @@ class Cell:
     @property
     def running(self) -> bool:
         """Whether its result is not there yet, nor ever will be if its process is gone."""
-        return self.facts["outcome"] == "running"
+        return bool(self.facts["outcome"] == "running")
 
     @property
     def ended(self) -> float:
@@ -119,7 +119,7 @@ class Unit:
 def last_change(cell: Cell) -> float:
     """When something in the cell's folder was written last, seconds since 1970."""
     times = [path.stat().st_mtime for path in cell.folder.rglob("*") if path.is_file()]
-    return max([cell.facts["started"], *times])
+    return max([float(cell.facts["started"]), *times])
 
 
 def scan(folder: Path) -> tuple[list[Unit], Processes]:
@@ -167,17 +167,25 @@ def _lone(folder: Path) -> Unit:
 def _sweep(folder: Path) -> Unit:
     facts, why = read_facts(folder / "sweep.json", _SWEEP)
     unit = Unit(folder, facts)
-    if why:
-        unit.odd.append((folder, why))
     numbers = [path for path in _folders(folder) if path.name.isdigit()]
     for path in sorted(numbers, key=lambda path: int(path.name)):
         _add(unit, path)
+    if why:
+        unit.odd.append((folder, why))
     return unit
 
 
 def _add(unit: Unit, folder: Path) -> None:
     facts, why = read_facts(folder / "cell.json", _CELL)
-    if facts:
+    for name in ("config.yaml", "overrides.yaml"):
+        why = why or _lack(folder / name)
+    if not why:
         unit.cells.append(Cell(folder, facts))
     else:
         unit.odd.append((folder, why))
+
+
+def _lack(path: Path) -> str:
+    if not path.is_file():
+        return f"it has no {path.name}"
+    return "" if path.stat().st_size else f"its {path.name} is empty"

@@ -4,7 +4,6 @@ artefacts are. Found and mended without MLflow, which cannot open such a file, o
 
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from importlib import metadata
@@ -89,7 +88,8 @@ def _revisions() -> tuple[set[str], str]:
     """
     spec = find_spec("mlflow")
     folders = [Path(path) for path in (spec and spec.submodule_search_locations) or ()]
-    known, before = set(), set()
+    known: set[str] = set()
+    before: set[str] = set()
     for path in (p for f in folders for p in f.glob("store/db_migrations/versions/*.py")):
         for down, revision in _REVISION.findall(path.read_text(encoding="utf-8")):
             (before if down else known).add(revision)
@@ -112,8 +112,8 @@ def locations(path: Path) -> list[Finding]:
         what = f"the artefacts of {runs} runs and {len(rows) - runs} experiments"
         found.append(
             Finding(
-                f"{path}: {what} are said to be in {root}, which is not so",
-                f"points to {path.parent / 'artifacts'} instead",
+                f"{path}: {what} are said to be in {root}, where they are not",
+                f"corrects it to {path.parent / 'artifacts'}",
                 partial(_point, path, rows),
             )
         )
@@ -148,4 +148,4 @@ def _point(path: Path, rows: list[_Lost]) -> str:
         for table, (column, key) in _COLUMNS.items():
             values = [(row.right, row.key) for row in rows if row.table == table]
             connection.executemany(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", values)
-    return f"points to {path.parent / 'artifacts'} now"
+    return f"corrected to {path.parent / 'artifacts'}"

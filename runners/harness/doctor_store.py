@@ -104,7 +104,7 @@ def _read(path: Path) -> Iterator[Run]:
         for identity, key, value in connection.execute(query, keys):
             tags.setdefault(identity, {})[key.removeprefix("tinygpt.")] = value
         rows = connection.execute(
-            "SELECT run_uuid, status, r.lifecycle_stage = 'deleted' OR e.lifecycle_stage = 'deleted', "
+            "SELECT run_uuid, status, 'deleted' IN (r.lifecycle_stage, e.lifecycle_stage), "
             "start_time, end_time, artifact_uri "
             "FROM runs r JOIN experiments e USING (experiment_id) WHERE e.name LIKE 'tinygpt/%'"
         )
@@ -124,12 +124,11 @@ def _served(store: Store) -> Iterator[Run]:
             page = search(page_token=page.token)
             yield from page
 
-    find, every = store.client.search_experiments, {"max_results": 1000}
-    ours = "name LIKE 'tinygpt/%'"
-    found = list(pages(partial(find, ViewType.ALL, filter_string=ours, **every)))
+    find, ours = store.client.search_experiments, "name LIKE 'tinygpt/%'"
+    found = list(pages(partial(find, ViewType.ALL, 1000, ours)))
     binned = {e.experiment_id for e in found if e.lifecycle_stage == "deleted"}
     ids, where = [e.experiment_id for e in found], "tags.`tinygpt.sweep` LIKE '%'"
-    search = partial(store.client.search_runs, ids, where, ViewType.ALL, **every)
+    search = partial(store.client.search_runs, ids, where, ViewType.ALL, 1000)
     for run in pages(search) if ids else ():
         info, tags = run.info, {k.removeprefix("tinygpt."): v for k, v in run.data.tags.items()}
         own = {k: v for k, v in tags.items() if k in (*_TAGS, "mlflow.parentRunId")}

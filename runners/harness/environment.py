@@ -36,6 +36,8 @@ PACKAGES = (
     "matplotlib pyyaml nvidia-ml-py"
 ).split()
 _SOURCES = ("tinygpt", "runners")
+_PLAIN = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
+"""A diff that can be applied, whatever the user likes to look at."""
 _SETTINGS = ("OMP_", "KMP_", "MKL_", "GOMP_", "ATEN_CPU_", "CUDA_VISIBLE_", "PYTORCH_")
 """How the variables begin that decide how fast torch is."""
 
@@ -112,9 +114,11 @@ def peak_memory_bytes(device: str) -> int | None:
 
 def _version(package: str) -> str | None:
     try:
-        return metadata.version(package)
+        text = metadata.distribution(package).read_text("METADATA") or ""
     except metadata.PackageNotFoundError:
         return None
+    # metadata.version parses whole READMEs: 40 ms for all packages, and this takes 5.
+    return next((line[9:] for line in text.splitlines() if line.startswith("Version: ")), None)
 
 
 def _git_facts() -> dict[str, Any]:
@@ -134,14 +138,13 @@ def _git_facts() -> dict[str, Any]:
         return {}
     untracked = [line[2:] for line in lines if line.startswith("? ")]
     changed = any(line.startswith(("1 ", "2 ", "u ")) for line in lines)
+    diff = _git("diff", *_PLAIN, "HEAD", "--", *_SOURCES) if changed else None
     return {
         "commit": commit,
         "branch": None if branch == "(detached)" else branch,
         "dirty": changed or bool(untracked),
         "untracked": untracked,
-        "diff": (_git("diff", "--no-ext-diff", "--no-color", "HEAD", "--", *_SOURCES) or "")
-        if changed
-        else "",
+        "diff": diff or "",
     }
 
 

@@ -116,30 +116,31 @@ def _refuse(where: str, at: int, what: str) -> NoReturn:
     raise ValueError(f"where={where}: {what} is missing {place}{hint}; {FORM}")
 
 
-def select(where: str, rows: Sequence[Facts], known: Iterable[str] = ()) -> tuple[list[int], str]:
+def select(
+    where: str, rows: Sequence[Facts], known: Iterable[str] = (), hint: str = ""
+) -> tuple[list[int], str]:
     """Which rows fit every condition of ``where``; and, if none does, which condition took the
-    last. ValueError for a key that is neither ``known`` nor any row's, and for what a key's values
-    cannot be compared with.
+    last. ValueError for what a key's values cannot be compared with, and for a key that is neither
+    ``known`` nor any row's: ``hint`` says which there are.
     """
     keys = {*known, *(key for row in rows for key in row)}
     kept, note = list(range(len(rows))), ""
     for condition in parse(where):
-        _require_sense(condition, where, rows, keys)
+        if condition.key not in keys:
+            near = _nearest(condition.key, keys) or hint
+            raise ValueError(f"where={where}: {condition.key}: no such key; {near}")
+        _require_sense(condition, where, rows)
         left = [n for n in kept if condition.fits(rows[n])]
         if kept and not left:
             there = _listed(value for n in kept for value in rows[n].get(condition.key, ()))
-            had = f"{condition.key} is {there}" if there else f"{condition.key} has no value"
-            note = f"where={where}: none of {len(kept)} rows has {condition}; there {had}"
+            note = f"where={where}: none of {len(kept)} rows has {condition}"
+            note += f" ({condition.key}: {there or 'no value'})"
         kept = left
     return kept, note
 
 
-def _require_sense(
-    condition: Condition, where: str, rows: Sequence[Facts], keys: Iterable[str]
-) -> None:
+def _require_sense(condition: Condition, where: str, rows: Sequence[Facts]) -> None:
     key = condition.key
-    if key not in keys:
-        raise ValueError(f"where={where}: {key}: no such key; {_nearest(key, keys)}")
     found = {value for row in rows for value in row.get(key, ())}
     numbers = {value for value in found if isinstance(value, Decimal)}
     ordered = condition.operator in _ORDER
@@ -157,12 +158,8 @@ def _nearest(key: str, keys: Iterable[str]) -> str:
     names = sorted(keys)
     ends = [name for name in names if name.endswith(f".{key}")]
     close = difflib.get_close_matches(key, names, n=3, cutoff=0.6)
-    if near := list(dict.fromkeys([*ends, *close]))[:_SHOWN]:
-        return f"did you mean {' or '.join(near)}?"
-    plain = [name for name in names if "." not in name]
-    return f"there are {', '.join(plain)}" + (
-        ", and every key of the config" if len(plain) < len(names) else ""
-    )
+    near = list(dict.fromkeys([*ends, *close]))[:_SHOWN]
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def _listed(found: Iterable[Value]) -> str:

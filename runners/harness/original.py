@@ -38,20 +38,31 @@ class Original:
     """Its cell.json: choices, outcome, metrics, tags; empty where there is none."""
 
     @property
-    def overrides(self) -> list[str]:
-        """The words it was made with."""
-        return list(yaml.safe_load(self._text("overrides.yaml", "[]")) or [])
+    def overrides(self) -> list[str] | None:
+        """The words it was made with; None where they are not to be had."""
+        try:
+            found = yaml.safe_load(self._text("overrides.yaml", "null"))
+        except yaml.YAMLError:
+            return None
+        return found if isinstance(found, list) else None
 
     @property
     def environment(self) -> dict[str, Any]:
         """What it ran on; empty where it never came to that."""
-        found: dict[str, Any] = json.loads(self._text("environment.json", "{}"))
-        return found
+        try:
+            found = json.loads(self._text("environment.json", "{}"))
+        except ValueError:  # half a file
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def generations(self) -> list[dict[str, Any]]:
-        """Its rows, with ``new_ids`` each."""
-        return [json.loads(line) for line in self._text("generations.jsonl", "").splitlines()]
+        """Its rows, with ``new_ids`` each; empty where they are not to be had, or half of them."""
+        lines = self._text("generations.jsonl", "").split("\n")  # a text may hold U+2028
+        try:
+            return [json.loads(line) for line in lines if line]
+        except ValueError:
+            return []
 
     def _text(self, name: str, otherwise: str) -> str:
         try:
@@ -111,7 +122,9 @@ def again(
     """
     values = json.loads(json.dumps(original.config))
     choices = dict(original.record.get("choices", {}))
-    for parsed in _parse(words):
+    groups = config_groups()
+    # Options first, wherever they stand, as in any command.
+    for parsed in sorted(_parse(words), key=lambda word: word.key_or_group not in groups):
         _apply(values, parsed, choices)
     before, after = (flatten(to_dict(from_dict(v, schema))) for v in (original.config, values))
     changed = {
@@ -139,8 +152,8 @@ def _parse(words: Sequence[str]) -> list[Override]:
 
 def _apply(values: dict[str, Any], override: Override, choices: dict[str, str]) -> None:
     key, value = override.key_or_group, override.value()
-    if key in config_groups():
-        if str(value) not in group_options(key) or key not in values:
+    if key in config_groups() and key in values:
+        if str(value) not in group_options(key):
             raise UsageError(
                 f"{key}={value}: no such option; choose one of {', '.join(group_options(key))}"
             )
@@ -153,8 +166,9 @@ def _apply(values: dict[str, Any], override: Override, choices: dict[str, str]) 
     part: Any = values
     for name in parts:
         part = part.get(name) if isinstance(part, dict) else None
-    if not isinstance(part, dict) or last not in part or key.startswith("tracking"):
-        keys = [k for k in flatten(values) if not k.startswith(("tracking.", "hydra."))]
+    others = ("tracking", "hydra", "resume", "plan")  # which are about a command, not about a run
+    if not isinstance(part, dict) or last not in part or key.split(".")[0] in others:
+        keys = [k for k in flatten(values) if k.split(".")[0] not in others]
         near = [k for k in keys if k.split(".")[0] == parts[0]] if parts else []
         known = ", ".join(near or dict.fromkeys(k.split(".")[0] for k in keys))
         raise UsageError(f"{key}: no such key in the stored config, which has {known}")

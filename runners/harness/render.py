@@ -6,10 +6,9 @@ A column that is the same in every row says so once, above the table; reasons st
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Literal, TextIO
 
 import pandas as pd
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from runners.harness import tables
+from runners.harness.columns import HEADINGS, insert_after, numeric, texts
 
 _CELL_COLUMNS = (
     "cell model device threads batch prompt_tokens new_tokens cache sampler engine precision round "
@@ -25,7 +25,7 @@ _CELL_COLUMNS = (
 ).split()
 _FIGURES = (
     "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s speedup interval verdict "
-    "wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes"
+    "wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes id kind when cells ok overrides"
 ).split()  # always columns, however alike
 _FIRST_TO_GO = ["peak MiB", "stable", "TTFT ms", "cache MiB", "TPOT ms", "cell", "n none", "n cpu"]
 _PIPED_WIDTH = 140
@@ -43,30 +43,40 @@ class Table:
     footer: list[str] = field(default_factory=list)
 
 
-def bench_tables(cells: pd.DataFrame) -> list[Table]:
-    """The three tables of a benchmark sweep, in the order of reading."""
+def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[Table]:
+    """The three tables of a benchmark sweep, in the order of reading; of its cells that ``where``
+    left, if there are any, and ``note`` says why if there are not.
+    """
     overrides = str(cells["overrides"].iloc[0]) if len(cells) else ""
     devices = tables.device_comparison(cells)
     missed = cells["outcome"].ne("ok") & cells["device"].ne("cpu")
     other = str(cells["device"][missed].iloc[0]) if missed.any() else "cuda"
     elsewhere = f" on a machine with {other}" if missed.any() else ""
+    only = f" where {where}" if where else ""
+
+    def filled_by(what: str, place: str, group: str, options: str) -> str:
+        if where:
+            return note or f"{what} among the {len(cells)} cells where {where}"
+        return f"{what}; this fills it{place}: {command(overrides, group, options)}"
+
     return [
         Table(
-            "cells", cells[_CELL_COLUMNS], "cells (interval: of the median, 95 %)", "there are none"
+            "cells",
+            cells[_CELL_COLUMNS],
+            f"cells{only} (interval: of the median, 95 %)",
+            note or "there are none",
         ),
         Table(
             "cache",
             tables.cache_speedup(cells),
-            "cache against none (interval: of the speed-up, 99 %)",
-            "no two cells differ in the cache alone; this fills it: "
-            + command(overrides, "cache", "none,rolling"),
+            f"cache against none{only} (interval: of the speed-up, 99 %)",
+            filled_by("no two cells differ in the cache alone", "", "cache", "none,rolling"),
         ),
         Table(
             "device",
             devices,
-            "device against cpu (interval: of the speed-up, 99 %)",
-            f"no cell was measured on two devices; this fills it{elsewhere}: "
-            + command(overrides, "device", f"cpu,{other}"),
+            f"device against cpu{only} (interval: of the speed-up, 99 %)",
+            filled_by("no cell was measured on two devices", elsewhere, "device", f"cpu,{other}"),
             tables.crossovers(devices),
         ),
     ]
@@ -132,7 +142,7 @@ def to_markdown(table: Table) -> str:
     constants, rows, footer = _shown(table)
     lines += [constants, ""] if constants else []
     lines.append("| " + " | ".join(rows.columns) + " |")
-    lines.append("|" + "|".join("---:" if _numeric(rows[c]) else "---" for c in rows) + "|")
+    lines.append("|" + "|".join("---:" if numeric(rows[c]) else "---" for c in rows) + "|")
     for row in rows.itertuples(index=False):
         lines.append("| " + " | ".join(str(value).replace("|", "\\|") for value in row) + " |")
     for line in footer:
@@ -159,9 +169,10 @@ def _show_rich(table: Table, stream: TextIO) -> None:
             left_out.append(name)
     drawn = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in rows.columns:
-        drawn.add_column(name, justify="right" if _numeric(rows[name]) else "left", no_wrap=True)
-    for row in rows.itertuples(index=False):
-        drawn.add_row(*map(Text, row))
+        side: Literal["left", "right"] = "right" if numeric(rows[name]) else "left"
+        drawn.add_column(name, justify=side, no_wrap=name != "overrides")
+    for row in rows.itertuples(index=False):  # what is no_wrap has its width; the rest is cut
+        drawn.add_row(*(Text(value, no_wrap=True, overflow="ellipsis") for value in row))
     console.print(drawn)
     for line in footer:
         console.print(line, soft_wrap=True)
@@ -173,20 +184,20 @@ def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
     """What all rows share, in words; the columns that differ, as text; the lines below."""
     frame = table.frame
     footer = list(table.footer)
-    texts = {str(name): _texts(str(name), frame[name]) for name in frame.columns}
-    if "reason" in texts:
-        reasons = texts.pop("reason")
+    columns = {str(name): texts(str(name), frame[name]) for name in frame.columns}
+    if "reason" in columns:
+        reasons = columns.pop("reason")
         for reason in dict.fromkeys(r for r in reasons if r != "-"):
-            which = [c for c, r in zip(texts["cell"], reasons, strict=True) if r == reason]
+            which = [c for c, r in zip(columns["cell"], reasons, strict=True) if r == reason]
             footer.append(f"{', '.join(which)}: {reason}")
-    low, high = texts.pop("low", None), texts.pop("high", None)
+    low, high = columns.pop("low", None), columns.pop("high", None)
     if low and high:
         spans = [f"{a}–{b}" if "-" not in (a, b) else "-" for a, b in zip(low, high, strict=True)]
-        texts = _insert_after(texts, ("output_tok_per_s", "speedup"), "interval", spans)
+        columns = insert_after(columns, ("output_tok_per_s", "speedup"), "interval", spans)
     said, kept = [], {}
-    for name, column in texts.items():
+    for name, column in columns.items():
         values = set(column) - {"-"}
-        heading = _HEADINGS.get(name, name)
+        heading = HEADINGS.get(name, name)
         if not values:
             continue
         if len(values) == 1 and name not in _FIGURES:

@@ -90,23 +90,27 @@ def _tell(top: Top | None, jobs: list[Job]) -> None:
     """What is run again, and what has changed since; what all cells share is said once."""
     name = jobs[0].old.cell if len(jobs) == 1 or top is None else f"sweep {top.identity}"
     print(f"{name}: {len(jobs)} {'cell' if len(jobs) == 1 else 'cells'} to run again")
-    for key, (old, new) in jobs[0].again.changed.items():
-        print(f"  asked for: {key} {old} -> {new}")
-    lines = list(dict.fromkeys(line for job in jobs for line in job.since))
-    for line in lines:
-        cells = [job.old.cell for job in jobs if line in job.since]
-        whose = "" if len(cells) == len(jobs) else f" ({', '.join(cells)})"
-        print(f"  changed since: {line}{whose}")
-    if not lines:
+    _say("asked for", jobs, [verdict.asked_for(job.again.changed) for job in jobs])
+    if not _say("changed since", jobs, [job.since for job in jobs]):
         print("  nothing has changed since")
+
+
+def _say(what: str, jobs: list[Job], told: list[list[str]]) -> bool:
+    """Each line that is told of a job once, with the jobs if it is not about all of them."""
+    lines = list(dict.fromkeys(line for of_one in told for line in of_one))
+    for line in lines:
+        cells = [job.old.cell for job, of_one in zip(jobs, told, strict=True) if line in of_one]
+        whose = "" if len(cells) == len(jobs) else f" ({', '.join(cells)})"
+        print(f"  {what}: {line}{whose}")
+    return bool(lines)
 
 
 def _refuse_drift(jobs: list[Job]) -> None:
     lines = list(dict.fromkeys(line for job in jobs for line in job.since))
     if lines:
         raise UsageError(
-            f"strict=true: {len(lines)} things have changed since ({'; '.join(lines)}); nothing "
-            "was run; leave strict out to run it all the same"
+            f"strict=true: changed since: {'; '.join(lines)}; nothing was run; leave strict out "
+            "to run it all the same"
         )
 
 
@@ -128,9 +132,10 @@ def _changed_since(old: Original, again: Again) -> list[str]:
 
 def _presets(old: Original) -> list[str]:
     """What today's conf/ makes of the old command that it did not make then."""
-    if not old.overrides and not old.record:
+    told = old.overrides
+    if told is None or old.record.get("rerun_of"):  # a rerun's words are no command of its kind
         return []
-    words = [word for word in old.overrides if not word.startswith(("hydra", "tracking."))]
+    words = [word for word in told if not word.startswith(("hydra", "tracking."))]
     loader = GlobalHydra.instance().config_loader()
     try:
         composed = loader.load_configuration(old.kind, words, run_mode=RunMode.RUN)

@@ -139,6 +139,8 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
     them and does not average out. Nor does drift: it widens by its mean. One pair that is too
     small for an interval leaves the whole unclear.
     """
+    if len(pairs) == 1:
+        return compare(pairs[0].a, pairs[0].b, drift=pairs[0].drift)
     ratio = math.exp(float(np.mean([math.log(_ratio_of_medians(pair)) for pair in pairs])))
     n = (sum(len(r) for p in pairs for r in p.a), sum(len(r) for p in pairs for r in p.b))
     if not all(pair.enough for pair in pairs):

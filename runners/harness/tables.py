@@ -4,11 +4,12 @@
 one axis only, pool their rounds, and say how sure they are. Also an API for notebooks::
 
     from runners.harness.tables import cache_speedup, cells
-    cache_speedup(cells("latest"))
+    cache_speedup(cells("latest", where="batch.size>=4"))
 """
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from runners.harness import stats
-from runners.harness.paths import results_dir
-from runners.harness.schema import TrackingConfig
+from runners.harness import filters, stats
+from runners.harness.config import flatten, to_dict
+from runners.harness.overrides import text_keys
+from runners.harness.paths import config_groups, results_dir
+from runners.harness.schema import BenchConfig, TrackingConfig
 from runners.harness.stored import cells_of, find_top
 from runners.harness.tracking import Store, open_store
 from tinygpt.config import CACHE_KINDS
@@ -32,23 +35,37 @@ WHOLE = (
 ).split()
 REAL = "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms".split()
 
+_SETS = {"batch": "batch.size", "length": "length.new_tokens"}
+"""What a group is about, where that is not its kind."""
 _ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
 _SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
 _KEY = ["shape", "weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
 _KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
 
 
-def cells(sweep: str = "latest", store: Store | None = None) -> pd.DataFrame:
+def cells(sweep: str = "latest", store: Store | None = None, where: str = "") -> pd.DataFrame:
     """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, several with commas,
-    or ``latest``. ValueError where there is none, or more than one with that prefix.
+    or ``latest``; those that fit ``where``, ``batch.size>=4 and device=cpu``. ValueError where
+    there is no such sweep, or more than one with that prefix, and for a wrong ``where``.
     """
+    return selected(sweep, store, where)[0]
+
+
+def selected(
+    sweep: str = "latest", store: Store | None = None, where: str = ""
+) -> tuple[pd.DataFrame, str]:
+    """``cells``; and where ``where`` leaves none, which of its conditions took the last."""
+    filters.parse(where)  # what is wrong with it is said before anything is looked up
     store = store or open_store(TrackingConfig(dir=str(results_dir())))
-    rows = []
     wanted = [find_top(store, word.strip(), ("bench",), key="sweep") for word in sweep.split(",")]
     found = {top.identity: top for top in wanted}
+    rows, facts = [], []
     for top in found.values():
-        rows += [_row(cell.run) | {"overrides": top.overrides} for cell in cells_of(store, top)]
-    return _typed(pd.DataFrame(rows))
+        for cell in cells_of(store, top):
+            rows.append(_row(cell.run) | {"overrides": top.overrides})
+            facts.append(_facts(cell.run, rows[-1]) if where else {})
+    kept, note = filters.select(where, facts, *_keys())
+    return _typed(pd.DataFrame([rows[n] for n in kept])), note
 
 
 def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
@@ -133,6 +150,34 @@ def _row(run: Any) -> dict[str, Any]:
         "high": metrics.get("output_tok_per_s_high"),
         **{name: metrics.get(name) for name in (*WHOLE, *REAL) if name in metrics},
     }
+
+
+def _keys() -> tuple[set[str], str]:
+    """What ``where`` may ask about, whatever the rows have: every key, and all of it in words."""
+    groups = config_groups()
+    told = (
+        f"there are the groups ({', '.join(sorted(groups))}), the keys of the config (batch.size), "
+        "and the columns of table=cells format=csv (outcome, output_tok_per_s)"
+    )
+    return {*TEXT, *WHOLE, *REAL, *groups, *flatten(to_dict(BenchConfig()))}, told
+
+
+@lru_cache(maxsize=1)
+def _texts() -> frozenset[str]:
+    return frozenset({*TEXT, *text_keys(BenchConfig)})
+
+
+def _facts(run: Any, row: dict[str, Any]) -> filters.Facts:
+    """What ``where`` may ask about a cell: its config, its figures, its row, and its groups, each
+    by the name of the option that was chosen and by what it sets.
+    """
+    params = run.data.params
+    known = {**params, **run.data.metrics, **row}
+    facts = {key: filters.values(value, text=key in _texts()) for key, value in known.items()}
+    for group in config_groups():
+        sets = params.get(_SETS.get(group, f"{group}.kind"))
+        facts[group] = filters.values(params.get(f"choice.{group}"), sets)
+    return facts
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

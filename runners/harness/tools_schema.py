@@ -16,21 +16,35 @@ class TablesConfig:
     sweep: str = "latest"
     """A sweep's or lone cell's id (a prefix is enough), several with commas, or ``latest``."""
     table: str = "all"
-    """``cells``, ``cache``, ``device``, or ``all`` of them."""
+    """``cells``, ``cache``, ``device``, or ``all`` of them; ``runs`` for what is in the store."""
+    where: str = ""
+    """Conditions on the rows, joined by and: ``batch.size>=4 and device=cpu``."""
+    limit: int = 50
+    """Rows of ``table=runs``, the newest first."""
     format: str = "rich"
     """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
-        tables = ("all", "cells", "cache", "device")
+        tables = ("all", "cells", "cache", "device", "runs")
         require(self.table in tables, f"table={self.table}: must be one of {', '.join(tables)}")
         require(
             self.format in FORMATS, f"format={self.format}: must be one of {', '.join(FORMATS)}"
         )
         require(
             self.table != "all" or self.format in ("rich", "md"),
-            f"table=all: {self.format} holds one table; choose cells, cache or device",
+            f"table=all: {self.format} holds one table; choose cells, cache, device or runs",
         )
+        require(
+            self.table != "runs" or self.sweep == "latest",
+            f"sweep={self.sweep}: table=runs lists all that is in the store; leave sweep out, or "
+            f"choose another table",
+        )
+        require(
+            self.table == "runs" or self.limit == 50,
+            f"limit={self.limit}: is for table=runs; the other tables show every cell",
+        )
+        require(self.limit >= 1, f"limit={self.limit}: must be at least 1")
 
 
 @dataclass(kw_only=True)
@@ -58,9 +72,9 @@ class RerunConfig:
 class CompareConfig:
     """Two runs or sweeps, ``b`` against ``a``."""
 
-    a: str = "???"
+    a: str = ""
     """Id of the run or sweep to compare with (a prefix is enough), or ``latest``."""
-    b: str = "???"
+    b: str = ""
     """Id of the run or sweep that is judged."""
     format: str = "rich"
     """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
@@ -69,6 +83,12 @@ class CompareConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
+        missing = [f"{key}=ID" for key in ("a", "b") if not getattr(self, key)]
+        require(
+            not missing,
+            f"{' '.join(missing)}: give the id of the run or sweep, its beginning, or latest; "
+            "`python -m runners.tables table=runs` lists the ids",
+        )
         require(
             self.format in FORMATS, f"format={self.format}: must be one of {', '.join(FORMATS)}"
         )

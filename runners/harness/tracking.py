@@ -178,9 +178,7 @@ class Store:
             for file in files:
                 self.client.log_artifact(run_id, str(file))
 
-    def log_cell(
-        self, folder: Path, open_run: str = "", cell: record.Record | None = None
-    ) -> str:
+    def log_cell(self, folder: Path, open_run: str = "", cell: record.Record | None = None) -> str:
         """Deliver the finished cell of ``folder`` and end its run, made here unless it is open;
         returns MLflow's id.
         """

@@ -64,8 +64,12 @@ def judge(
     """The verdict on ``new``, run with ``changed`` keys after the things that changed ``since``."""
     tokens, tokens_said = _tokens(original, changed, new)
     timing, timing_said = _timing(original, changed, new)
-    asked = [f"{key} {old} -> {value}" for key, (old, value) in changed.items()]
-    return Verdict(tokens, tokens_said, timing, timing_said, asked, since)
+    return Verdict(tokens, tokens_said, timing, timing_said, asked_for(changed), since)
+
+
+def asked_for(changed: dict[str, tuple[Any, Any]]) -> list[str]:
+    """What the command changes, one line each."""
+    return [f"{key} {old} -> {value}" for key, (old, value) in changed.items()]
 
 
 def _tokens(
@@ -77,23 +81,55 @@ def _tokens(
     decisive = [key for key in changed if not key.startswith((*HARMLESS, *ARITHMETIC))]
     if decisive:
         return "not comparable", f"the command changes {', '.join(decisive)}"
-    old_tags, new_tags = original.record.get("tags", {}), new.tags
-    for tag, what in (("weights_sha256", "the weights are"), ("prompt_sha256", "the prompt is")):
-        old_value, new_value = (tags.get(f"tinygpt.{tag}") for tags in (old_tags, new_tags))
-        if old_value and old_value != new_value and "batch.size" not in changed:
-            return "not comparable", f"{what} not the old one's"
+    weights = [tags.get("tinygpt.weights_sha256") for tags in (_old_tags(original), new.tags)]
+    if weights[0] and weights[0] != weights[1]:
+        return "not comparable", "the weights are not the old one's"
     old_rows, new_rows = original.generations, new.generations
-    found = first_difference(old_rows, new_rows)
-    rows, length = len(list(zip(old_rows, new_rows, strict=False))), _common(old_rows, new_rows)
+    if new_rows and not old_rows:
+        return "not comparable", "the old run's generations.jsonl is not there, or cannot be read"
+    both = list(zip(old_rows, new_rows, strict=False))
+    if any(one.get("prompt_ids") != other.get("prompt_ids") for one, other in both):
+        return "not comparable", "the prompt is not the old one's"
+    found = first_difference(old_rows, new_rows) or _other_size(old_rows, new_rows, changed)
+    if found is None and not _common(old_rows, new_rows):
+        return "not comparable", "there are no new tokens to compare"
     if found is None:
-        return "identical", f"{rows} {'row' if rows == 1 else 'rows'} of {length:,} new tokens"
-    arithmetic = [key for key in changed if key.startswith(ARITHMETIC)]
-    if arithmetic:
-        return (
-            "not comparable",
-            f"{found}, which {', '.join(arithmetic)} may bring about by rounding",
-        )
+        rows = f"{len(both)} {'row' if len(both) == 1 else 'rows'}"
+        return "identical", f"{rows} of {_common(old_rows, new_rows):,} new tokens"
+    rounding = [key for key in changed if key.startswith(ARITHMETIC)]
+    rounding += [f"another {name}" for name in _elsewhere(original, new)]
+    if rounding:
+        return "not comparable", f"{found}, which {', '.join(rounding)} may bring about by rounding"
     return "different", found
+
+
+def _old_tags(original: Original) -> dict[str, str]:
+    found: dict[str, str] = original.record.get("tags", {})
+    return found
+
+
+def _elsewhere(original: Original, new: CellResult) -> list[str]:
+    """What is not the same of where both ran, and decides how numbers are rounded and how fast."""
+    old = _old_tags(original)
+    names = ("machine", "threads", "torch")
+    return [name for name in names if old.get(f"tinygpt.{name}") != new.tags.get(f"tinygpt.{name}")]
+
+
+def _other_size(
+    old: Sequence[dict[str, Any]],
+    new: Sequence[dict[str, Any]],
+    changed: dict[str, tuple[Any, Any]],
+) -> str | None:
+    """Rows that are missing or end elsewhere, although as many tokens were asked for."""
+    if "batch.size" not in changed and len(old) != len(new):
+        return f"{len(old)} rows before, {len(new)} now"
+    if "length.new_tokens" in changed:
+        return None
+    for number, (one, other) in enumerate(zip(old, new, strict=False)):
+        before, now = len(one["new_ids"]), len(other["new_ids"])
+        if before != now:
+            return f"row {number} ends after {before:,} new tokens before, {now:,} now"
+    return None
 
 
 def first_difference(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> str | None:
@@ -121,18 +157,17 @@ def _timing(
     missing = _without_result(original, new)
     if missing:
         return "not comparable", missing
-    old_tags = original.record.get("tags", {})
-    sides = [json.loads(tags.get("tinygpt.rates", "[]")) for tags in (new.tags, old_tags)]
+    sides = [
+        json.loads(tags.get("tinygpt.rates", "[]")) for tags in (new.tags, _old_tags(original))
+    ]
     if not all(sides):
-        return "not comparable", f"runs of kind {original.kind} are not timed"
+        untimed = original.kind != "bench"
+        why = f"runs of kind {original.kind} are" if untimed else "a run without new tokens is"
+        return "not comparable", f"{why} not timed"
     decisive = [key for key in changed if not key.startswith("timing.")]
     if decisive:
         return "not comparable", f"the command changes {', '.join(decisive)}"
-    elsewhere = [
-        name
-        for name in ("machine", "threads", "torch")
-        if old_tags.get(f"tinygpt.{name}") != new.tags.get(f"tinygpt.{name}")
-    ]
+    elsewhere = _elsewhere(original, new)
     old_ms = original.record.get("metrics", {}).get("reference_ms")
     new_ms = new.metrics.get("reference_ms")
     drift = new_ms / old_ms if old_ms and new_ms and not elsewhere else 1.0
