@@ -55,9 +55,8 @@ def _show(kept: "Kept") -> None:
 def _around_sweep(sweep: app.Sweep) -> Iterator[None]:
     from runners.harness import progress
     from runners.harness.delivery import tracked_sweep
-    from runners.harness.verify_screen import sum_up
 
-    with tracked_sweep("verify", sweep, sum_up), progress.named_by(set(sweep.axes)):
+    with tracked_sweep("verify", sweep), progress.named_by(set(sweep.axes)):
         yield
 
 

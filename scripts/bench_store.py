@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-CELLS = 20
-"""Of each sweep: two caches, five batches, two lengths."""
+AXES = list(itertools.product((1, 2, 4, 8, 16), (64, 256), ("none", "rolling")))
+"""Batch, new tokens and cache of every cell of a sweep."""
 SWEEP = "0" * 8
 """The id of the sweep that is copied."""
 HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ TABLES = ("runs", "tags", "params", "metrics", "latest_metrics")
 def main() -> int:
     """Fill a store, then ask it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sweeps", type=int, default=500, help=f"of {CELLS} cells each")
+    parser.add_argument("--sweeps", type=int, default=500, help=f"of {len(AXES)} cells each")
     parser.add_argument("--times", type=int, default=5, help="fresh processes a question")
     parser.add_argument("--keep", type=Path, help="folder of the store: made, or used again")
     parser.add_argument("--ask", choices=QUESTIONS, help=argparse.SUPPRESS)
@@ -62,13 +62,12 @@ def deliver(folder: Path) -> None:
 
     store, home = Store(folder), folder / "sweeps" / SWEEP
     home.mkdir(parents=True)
-    facts = {"sweep": SWEEP, "kind": "bench", "cells": CELLS, "digests": []}
+    facts = {"sweep": SWEEP, "kind": "bench", "cells": len(AXES), "digests": []}
     facts |= {"overrides": ["cache=none,rolling", "batch=1,2,4,8,16", "length=64,256"]}
     facts |= {"host": "a-machine", "pid": 1, "process_started": 0.0, "started": time.time()}
     facts["run_id"] = store.begin_sweep(facts)
     (home / "sweep.json").write_text(json.dumps(facts), encoding="utf-8")
-    axes = [(b, n, k) for b in (1, 2, 4, 8, 16) for n in (64, 256) for k in ("none", "rolling")]
-    for number, (batch, new_tokens, cache) in enumerate(axes):
+    for number, (batch, new_tokens, cache) in enumerate(AXES):
         store.log_cell(make_cell(home, number, batch, new_tokens, cache))
     store.end_sweep(str(facts["run_id"]), "ok", home / "tables")
 
@@ -148,7 +147,7 @@ def _tables(store: Any, sweep: str, where: str = "") -> None:
 def _cells(store: Any, sweep: str) -> None:
     from runners.harness.tables import cells
 
-    assert len(cells(sweep, store)) == CELLS
+    assert len(cells(sweep, store)) == len(AXES)
 
 
 def _find(store: Any, sweep: str) -> None:

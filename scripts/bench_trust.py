@@ -44,7 +44,7 @@ def slowed(share: float) -> Iterator[None]:
             pass
         return ids
 
-    EagerEngine.generate = generate  # type: ignore[method-assign]
+    EagerEngine.generate = generate  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The doctor: what a crash, a move or a deletion left behind is found, told, mended, and then gone."""
+"""The doctor: what a crash, a move or a deletion left is found, told, mended, and then gone."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -15,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from runners.harness import doctor, doctor_store, record, result, tracking
 from runners.harness.config import digest, from_dict, to_dict
@@ -129,8 +131,9 @@ def mended(treat: Doctor, folder: Path, findings: int, **config: Any) -> list[st
     left, did = treat(folder, fix=True, **config)
     assert (left, did[-1]) == (0, f"{findings} mended"), did
     after = state(folder)
-    assert treat(folder, fix=True, **config) == (0, [f"nothing to mend in {folder}"])
-    assert treat(folder, **config)[0] == 0
+    for fix in (True, False):
+        left, told_again = treat(folder, fix, **config)
+        assert (left, told_again[-1]) == (0, f"nothing to mend in {folder}"), told_again
     assert state(folder) == after
     return told[:-1]
 
@@ -319,7 +322,7 @@ def test_what_another_store_has_is_left_to_it(store: Store, treat: Doctor) -> No
     write_json(folder / "tracked.json", {"uri": "http://10.0.0.1:5000", "run_id": "f00"})
     left, told = treat(store.dir, fix=True, prune="1h")
     assert (left, len(told)) == (0, 2)
-    assert told[0].startswith("note: 1 sweeps and cells were tracked at http://10.0.0.1:5000, not")
+    assert told[0].startswith("note: 1 of what is here was tracked at http://10.0.0.1:5000, not at")
     assert store.search("bench", "") == []
 
 
@@ -430,5 +433,183 @@ def test_m7_the_folder_was_moved(store: Store, tmp_path: Path, treat: Doctor) ->
         f"{store.dir}/artifacts, where they are not; fix=true corrects it to {moved}/artifacts"
     )
     assert "cell.json" in [file.path for file in again.client.list_artifacts(run_id)]
-    assert again.artefact(run_id, "config.yaml").is_relative_to(moved)
+    assert again.artefact(run_id, "overrides.yaml").read_text() == "- seed=0\n"
     assert not store.dir.exists()  # nothing was written to where it was
+
+
+def with_revision(folder: Path, revision: str) -> None:
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = ?", [revision])
+
+
+def test_a_schema_that_mlflow_cannot_open_is_told_with_the_cure(
+    store: Store, treat: Doctor
+) -> None:
+    done(store.dir / "cells" / "a1")
+    begun(store.dir / "cells" / "b1")
+    _ = store.experiment_id("bench")
+    path = store.dir / "mlflow.db"
+    with_revision(store.dir, "90e64c465722")
+    before = state(store.dir)
+    left, (older, dead, summary) = treat(store.dir)
+    assert older.startswith(f"{path}: its schema (90e64c465722) is older than that of mlflow ")
+    assert older.endswith(f"; copy the file, then: mlflow db upgrade sqlite:///{path}")
+    assert "cell b1" in dead
+    assert (left, summary) == (2, "2 findings; fix=true mends 1")
+    with_revision(store.dir, "f00000000000")
+    (newer, _, _) = treat(store.dir)[1]
+    assert "(f00000000000) is unknown to mlflow" in newer
+    assert newer.endswith("; pip install --upgrade mlflow")
+    with_revision(store.dir, "90e64c465722")
+    assert state(store.dir) == before
+    left, did = treat(store.dir, fix=True)  # what lies on disk is mended all the same
+    assert (left, did[-1]) == (1, "1 mended, 1 left")
+    assert json.loads((store.dir / "cells/b1/cell.json").read_text())["outcome"] == "interrupted"
+    assert state(store.dir)[1] == before[1]
+
+
+def test_what_is_no_store_is_told(tmp_path: Path, treat: Doctor) -> None:
+    path = tmp_path / "mlflow.db"
+    path.write_text("no database, whatever its name says" * 99)
+    left, (line, _) = treat(tmp_path, fix=True)
+    assert left == 1
+    assert line.startswith(f"{path}: file is not a database; move it away")
+    path.unlink()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE mine (a)")
+    assert treat(tmp_path, fix=True)[1][0].startswith(f"{path}: a database, but none of MLflow's")
+    assert path.exists()
+
+
+def test_a_store_whose_making_was_cut_short_is_made_anew(tmp_path: Path, treat: Doctor) -> None:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        database.execute("CREATE TABLE experiments (name TEXT, artifact_location TEXT)")
+        database.execute("INSERT INTO experiments VALUES ('Default', '')")
+        database.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        database.execute("INSERT INTO alembic_version VALUES ('90e64c465722')")
+    left, told = treat(tmp_path)
+    assert left == 1
+    assert "making it was cut short" in told[0]
+    assert treat(tmp_path, fix=True)[0] == 0
+    assert not (tmp_path / "mlflow.db").exists()
+    assert treat(tmp_path, fix=True) == (0, [f"nothing to mend in {tmp_path}"])
+
+
+def age(folder: Path, name: str = "cell.json") -> None:
+    """Let a cell have ended long ago."""
+    change(folder / name, {"started": LONG_AGO, "ended": LONG_AGO + 5.0})
+
+
+def test_old_results_are_removed_and_what_runs_is_not(store: Store, treat: Doctor) -> None:
+    names = ["old00000", "new00000", "runs0000", "away0000", "dead0000"]
+    old, new, runs, away, dead = (store.dir / "cells" / name for name in names)
+    store.log_cell(done(new))
+    for folder in (runs, away, dead):
+        begun(folder, **{"runs0000": result.owner(), "away0000": OTHER}.get(folder.name, {}))
+        change(folder / "cell.json", {"started": LONG_AGO})
+        for path in folder.iterdir():
+            os.utime(path, (LONG_AGO, LONG_AGO))
+    age(done(old))
+    sweep = swept(store, "feed0000", 2, started=LONG_AGO)
+    store.end_sweep(json.loads((sweep / "sweep.json").read_text())["run_id"], "ok", sweep)
+    for n in range(2):
+        age(sweep / str(n))
+    old_run = store.log_cell(old)
+    weights = store.dir / "checkpoints" / "old00000" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_text("weights")
+    kept_rows = rows(store)["new00000 cpu"]
+    told = mended(treat, store.dir, 3, prune="30d")
+    assert told[0] == "sweep feed0000: ended 2020-09-13, longer ago than 30d; " + (
+        "fix=true removes its folder and 3 runs"
+    )
+    assert {line.split(":")[0] for line in told} >= {"cell old00000", "cell dead0000"}
+    left = sorted(path.name for path in (store.dir / "cells").iterdir())
+    assert left == ["away0000", "new00000", "runs0000"]
+    assert not sweep.exists()
+    assert weights.read_text() == "weights"
+    assert rows(store) == {"new00000 cpu": kept_rows}
+    assert not (store.dir / "artifacts" / "bench" / old_run).exists()
+    with closing(sqlite3.connect(store.dir / "mlflow.db")) as database:
+        assert database.execute("SELECT count(*) FROM runs").fetchone() == (1,)
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
+def test_pruning_touches_nothing_outside(store: Store, tmp_path: Path, treat: Doctor) -> None:
+    age(done(tmp_path / "outside" / "link0000"))
+    (store.dir / "cells").mkdir()
+    (store.dir / "cells" / "link0000").symlink_to(tmp_path / "outside" / "link0000")
+    age(done(store.dir / "cells" / "a1"))
+    store.log_cell(store.dir / "cells" / "a1")
+    copied = Path(shutil.copytree(store.dir, tmp_path / "copy", symlinks=True))
+    before = on_disk(tmp_path)
+    _, told = treat(copied, fix=True, prune="30d")  # whose runs name the original's artefacts
+    assert [line.partition("; ")[2] for line in told[:2]] == [
+        f"left alone, since {store.dir}/artifacts/bench/"
+        f"{json.loads((copied / 'cells/a1/tracked.json').read_text())['run_id']}/artifacts "
+        f"is not in {copied}",
+        f"left alone, since {copied}/cells/link0000 is not in {copied}",
+    ]
+    changed = {k for k, v in on_disk(tmp_path).items() if before.get(k) != v}
+    assert all("link0000" in name or "artifacts" in name for name in changed)  # it is delivered
+    assert (tmp_path / "outside" / "link0000" / "cell.json").exists()
+
+
+def test_a_deleted_experiment_outlives_the_pruning(store: Store, treat: Doctor) -> None:
+    binned = store.client.create_experiment("mine")
+    store.client.create_run(binned)
+    store.client.delete_experiment(binned)
+    age(done(store.dir / "cells" / "a1"))
+    store.log_cell(store.dir / "cells" / "a1")
+    shutil.rmtree(store.dir / "cells" / "a1")
+    left, did = treat(store.dir, fix=True, prune="12h")
+    assert left == 0
+    assert did[0].startswith("a1 (no folder): ended 2020-09-13, longer ago than 12h; removed; in")
+    assert store.client.get_experiment(binned).lifecycle_stage == "deleted"
+    assert store.search("bench", "") == []
+    assert treat(store.dir, prune="12h") == (0, [f"nothing to mend in {store.dir}"])
+
+
+def test_a_server_is_asked_in_pages_and_not_pruned(
+    store: Store, tmp_path: Path, treat: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = swept(store, "feed0000", 2)
+    store.client.delete_run(store.log_cell(done(store.dir / "cells" / "a1")))
+    local = doctor_store.read_runs(store).by_id
+    real = type(store.client).search_runs
+
+    def one_a_page(client: Any, ids: Any, where: str, view: int, count: int, **more: Any) -> Any:
+        return real(client, ids, where, view, 1, **more)
+
+    served = Store(tmp_path / "elsewhere", store.uri)
+    assert doctor_store.database(served) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store.client), "search_runs", one_a_page)
+        assert doctor_store.read_runs(served).by_id == local
+    assert len(local) == 4
+    other = tmp_path / "elsewhere"
+    shutil.copytree(sweep.parent, other / "sweeps")
+    done(other / "sweeps" / "feed0000" / "2", OK, "feed0000", 2)
+    assert treat(other, fix=True, uri=store.uri)[0] == 0
+    assert len(cells("feed0000", store)) == 3
+    with pytest.raises(
+        UsageError, match=r"prune=30d: is for the store in tracking\.dir, and sqlite"
+    ):
+        treat(other, uri=store.uri, prune="30d")
+
+
+def test_two_doctors_take_turns(
+    results: Path, treat: Doctor, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = FileLock(results / "doctor.lock")
+    begun(results / "cells" / "a1")
+    with lock:
+        assert treat(results)[0] == 1  # one that only looks waits for nobody
+        lines: list[Any] = []
+        waiting = threading.Thread(target=lambda: lines.append(treat(results, fix=True)))
+        waiting.start()
+        waiting.join(1.0)
+        assert waiting.is_alive()
+        shutil.rmtree(results / "cells" / "a1")
+    waiting.join(60.0)
+    assert lines == [(0, [f"nothing to mend in {results}"])]

@@ -16,13 +16,13 @@ HARNESS = (
     "errors paths stats schema text_schema train_schema tools_schema schemas checks machine gpu "
     "drift environment stopping baselines gate overrides config presets corpus record identity inputs result guard "
     "metrics timing cell plan progress training train_report train_state train_progress train_run "
-    "tracking stored tables render comparison app keep delivery doctor_disk doctor_store "
+    "tracking stored filters tables columns render runs_table comparison app keep delivery doctor_disk doctor_store "
     "doctor_file doctor_deliver doctor_prune doctor_unit doctor stream verify_report watch sampler_checks "
     "cache_checks faults verify_screen verify_run sample_screen text_figures sample_run "
     "sample_grid race_run race_screen sweep resume plan_report kinds original verdict rerun_run sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
-LATE = {("app", "resume plan_report kinds original verdict rerun_run sweeper")}
+LATE = {("app", "sweeper")}
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:

@@ -474,7 +474,9 @@ def test_a_wrong_line_is_named(case: str, config: Config, tmp_path: Path) -> Non
 
 def test_a_file_that_cannot_be_a_prompt_is_named(config: Config, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "latin.txt").write_bytes(b"ab\xe9")
     for name, said in {
+        "latin.txt": "byte 2 is not UTF-8",
         "empty.txt": "is empty",
         "no.txt": "cannot be read (No such file",
         "": "cannot be read (Is a directory)",
@@ -491,6 +493,23 @@ def test_a_file_that_cannot_be_a_prompt_is_named(config: Config, tmp_path: Path)
 def test_two_sources_of_prompts_are_one_too_many(given: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="give one of them"):
         PromptsConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"checkpoint": "none"}, "checkpoint=none: sample writes text"),
+        ({"stop": ""}, "stop= is empty"),
+        ({"prompt": {"text": ""}}, "prompt.text= is empty"),
+        ({"prompt": {"text": "a", "jsonl": "b"}}, "prompt.jsonl=b: prompt.text is given as well"),
+        ({"checkpoint": "nothere"}, "checkpoint=nothere: no such checkpoint"),
+        ({"model": {"n_layers": 3}}, "checkpoint=holmes: model.n_layers is 6 in it and 3 here"),
+    ],
+)
+def test_a_config_that_cannot_be_run_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        check_text(from_dict({"tracking": {"dir": "unused"}} | given, SampleConfig))
+    assert str(error.value).startswith(said)
 
 
 @pytest.mark.parametrize("given", [{"file": "a"}, {"jsonl": "a"}, {"text": "a"}, {}])

@@ -1,6 +1,7 @@
 """Statistics against known answers, exact distributions and properties."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from runners.harness.metrics import rates
-from runners.harness.stats import MIN_VALUES, compare, percentiles, spread
+from runners.harness.stats import (
+    MIN_VALUES,
+    Pair,
+    compare,
+    drift,
+    overall,
+    percentiles,
+    spread,
+)
 
 SAMPLES = st.lists(st.floats(1.0, 1e4), min_size=1, max_size=12)
 
@@ -216,3 +225,93 @@ def test_a_ratio_does_not_depend_on_the_unit(a: list[float], unit: float) -> Non
     assert other.ratio == pytest.approx(one.ratio)
     if one.low is not None and other.low is not None:
         assert math.isclose(other.low, one.low, rel_tol=1e-6)
+
+
+# over several pairs
+
+
+def test_the_overall_ratio_is_the_geometric_mean_of_the_ratios() -> None:
+    pairs = [Pair([[a] * 5], [[100.0] * 6]) for a in (50.0, 200.0, 800.0)]
+    r = overall(pairs)
+    assert r.ratio == pytest.approx(2.0)  # (1/2 * 2 * 8) ** (1/3); the mean would be 3.5
+    assert (r.low, r.high) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert (r.verdict, r.n) == ("faster", (15, 18))
+
+
+def test_one_pair_is_judged_as_it_is_alone() -> None:
+    a, b = [noisy(115, share=0.1)], [noisy(100, share=0.1, seed=1)]
+    assert overall([Pair(a, b, 1.02)]) == compare(a, b, drift=1.02)
+
+
+@pytest.mark.parametrize(("few", "many"), [(4, 50), (4, 4), (50, 4)])
+def test_one_pair_that_is_too_small_leaves_the_whole_unclear(few: int, many: int) -> None:
+    enough = Pair([[200.0] * 9], [[100.0] * 9])
+    r = overall([enough, Pair([[200.0] * few], [[100.0] * many])])
+    assert (r.ratio, r.low, r.high, r.verdict) == (pytest.approx(2.0), None, None, "unclear")
+
+
+@pytest.mark.parametrize("change", [1.21, 1 / 1.21])
+def test_drift_widens_the_whole_by_its_mean_over_the_pairs(change: float) -> None:
+    a, b = [[110.0] * 5], [[100.0] * 5]
+    r = overall([Pair(a, b, change), Pair(a, b)])
+    assert (r.low, r.high) == (pytest.approx(1.0), pytest.approx(1.21))
+    assert r.verdict == "unclear"
+    rounds = overall([Pair(a * 2, b * 2, change), Pair(a * 2, b * 2)])
+    assert (rounds.low, rounds.verdict) == (pytest.approx(1.1), "faster")
+
+
+def test_what_is_known_of_many_pairs_is_known_better() -> None:
+    def width(k: int) -> float:
+        pairs = [Pair([noisy(100, seed=n)], [noisy(100, seed=100 + n)]) for n in range(k)]
+        r = overall(pairs)
+        assert r.low is not None
+        assert r.high is not None
+        return math.log(r.high / r.low)
+
+    assert width(9) == pytest.approx(width(1) / 3, rel=0.4)
+
+
+def test_a_round_that_was_slow_for_all_does_not_average_out() -> None:
+    # Two rounds that disagree, alike in every cell: as unsure as one cell, however many there are.
+    pair = Pair([[100.0] * 5, [120.0] * 5], [[100.0] * 5] * 2)
+    one, nine = overall([pair]), overall([pair] * 9)
+    assert (nine.low, nine.high) == (pytest.approx(one.low), pytest.approx(one.high))
+    assert (nine.low, nine.high) == (pytest.approx(1.0), pytest.approx(1.2))
+
+
+@pytest.mark.parametrize(("n", "share"), [(5, 0.05), (6, 0.3), (9, 0.1)])
+def test_the_overall_interval_holds_the_true_ratio_99_times_in_100(n: int, share: float) -> None:
+    rng = np.random.default_rng(7)
+    truth = rng.normal(0.0, 0.3, 4)  # logarithms of the four cells' ratios
+
+    def side(shifts: Sequence[float]) -> list[list[list[float]]]:
+        return [[list(rng.lognormal(4.0 + shift, share, n))] for shift in shifts]
+
+    missed = 0
+    for _ in range(100):
+        pairs = [Pair(a, b) for a, b in zip(side(truth), side([0.0] * 4), strict=True)]
+        r = overall(pairs)
+        assert r.low is not None
+        assert r.high is not None
+        missed += not r.low <= math.exp(truth.mean()) <= r.high
+    assert missed <= 4  # more in 1 of 290 simulations, were it 99 % and not better
+
+
+def test_comparing_the_same_pairs_twice_gives_the_same() -> None:
+    pairs = [Pair([noisy(100, seed=n)], [noisy(100, seed=9 + n)]) for n in range(3)]
+    assert overall(pairs) == overall(pairs)
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "change"),
+    [
+        ([55.0], [50.0], 1.1),
+        ([40.0, 50.0, 90.0], [100.0], 0.5),
+        ([], [50.0], 1.0),
+        ([50.0], [], 1.0),
+    ],
+)
+def test_drift_is_the_ratio_of_the_median_reference_times(
+    after: list[float], before: list[float], change: float
+) -> None:
+    assert drift(after, before) == pytest.approx(change)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from runners.harness.result import CellResult, Place
 from runners.harness.schema import BenchConfig
 from runners.harness.tables import cache_speedup, cells, crossovers, device_comparison, read_csv
 from runners.harness.tracking import Store
+from tests.train_command import Ended
 
 GREEDY = {"sampler.repetition_penalty": "1.0", "sampler.temperature": "0.0", "sampler.top_p": "1.0"}
 
@@ -358,11 +360,17 @@ def store(results: Path) -> Store:
 Log = Callable[..., str]
 
 
-@pytest.fixture
-def log(store: Store, tmp_path: Path) -> Log:
+def logger(store: Store, folder: Path) -> Log:
     """Log a lone cell: its id and what differs in its config."""
 
-    def log(cell: str, *, outcome: str = "ok", rate: float = 100.0, **config: Any) -> str:
+    def log(
+        cell: str,
+        *,
+        outcome: str = "ok",
+        rate: float = 100.0,
+        choices: dict[str, str] | None = None,
+        **config: Any,
+    ) -> str:
         built = from_dict({"tracking": {"dir": "results"}} | config, BenchConfig)
         measured = CellResult(
             outcome,
@@ -380,12 +388,18 @@ def log(store: Store, tmp_path: Path) -> Log:
             if outcome == "ok"
             else {},
         )
-        place = Place(tmp_path / "cells" / cell, cell, None, 0, {"model": "tiny"}, [])
+        chosen = {"model": "tiny", **(choices or {})}
+        place = Place(folder / "cells" / cell, cell, None, 0, chosen, [])
         result.begin(place, "bench", to_dict(built))
         result.finish(place, measured)
         return store.log_cell(place.folder)
 
     return log
+
+
+@pytest.fixture
+def log(store: Store, tmp_path: Path) -> Log:
+    return logger(store, tmp_path)
 
 
 def test_a_cell_comes_back_as_it_went(log: Log, store: Store) -> None:
@@ -444,6 +458,92 @@ def test_m8_settings_are_grouped_by_value_and_nobody_is_lost(log: Log, store: St
     assert len(table) == 4
     assert len(table["sampling"].unique()) == 2
     assert len(cache_speedup(table)) == 2
+
+
+# where
+
+
+@pytest.fixture(scope="module")
+def several(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Four cells: both caches, two batches, of which the larger without a cache was skipped; to
+    read from only.
+    """
+    folder = tmp_path_factory.mktemp("several")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    store = Store(folder)
+    log = logger(store, folder)
+    log("aaaa0001", cache={"kind": "none"}, rate=50.0, choices={"batch": "1", "cache": "none"})
+    log("aaaa0002", rate=200.0, choices={"sampler": "t0.8_topp0.9", "batch": "1 size=1"})
+    log("bbbb0003", cache={"kind": "none"}, batch={"size": 16}, outcome="skipped", seed=2)
+    log("bbbb0004", batch={"size": 16}, device={"threads": 1}, rate=100.0)
+    return store
+
+
+EVERY = "aaaa0001,aaaa0002,bbbb0003,bbbb0004"
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        ("", "1234"),
+        ("batch.size>=4", "34"),
+        ("batch>=4 and device=cpu", "34"),
+        ("batch=1", "12"),
+        ("batch='1 size=1'", "2"),
+        ("cache=none", "13"),
+        ("cache.kind==rolling and batch!=16", "2"),
+        ("length=256 and length.new_tokens<257 and new_tokens>255", "1234"),
+        ("sampler=t0.8_topp0.9", "2"),
+        ("choice.sampler='t0.8_topp0.9'", "2"),
+        ("sampler.temperature=0", "1234"),
+        ("model=tiny and model.n_layers=6", "1234"),
+        ("seed=2", "3"),
+        ("outcome=ok", "124"),
+        ("outcome!=ok", "3"),
+        ("reason=because", "3"),
+        ("output_tok_per_s>=100", "24"),
+        ("output_tok_per_s!=100", "123"),
+        ("device.threads=1", "4"),
+        ("threads=2 and machine='m'", "124"),
+        ("round=1 and stable!=false and checkpoint=none", "1234"),
+        ("cell=bbbb0003", "3"),
+        ("resume=false", "1234"),
+    ],
+)
+def test_where_leaves_the_cells_that_fit(where: str, numbers: str, several: Store) -> None:
+    assert {cell[-1] for cell in cells(EVERY, several, where=where)["cell"]} == set(numbers)
+
+
+def test_where_and_sweeps_that_are_joined(several: Store) -> None:
+    table = cells("aaaa0001, aaaa0002", several, "cache=none")
+    assert list(table["cell"]) == ["aaaa0001"]
+    pairs = cache_speedup(cells(EVERY, several, where="batch=1 and sampler.temperature=0"))
+    assert list(pairs["speedup"]) == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("cache<3", "cache is a text (none, rolling): it compares with = and != only"),
+        ("checkpoint>a", "checkpoint is a text (none)"),
+        ("batch.size=four", "batch.size is a number, and 'four' is none"),
+        ("batch.sise=4", "did you mean batch.size"),
+        ("cash=none", "did you mean cache"),
+        ("temperature=0", "did you mean sampler.temperature?"),
+        ("xyzzy=0", "no such key; there are the groups (batch, cache, device, "),
+        ("batch.size", "an operator is missing at its end"),
+    ],
+)
+def test_a_wrong_where_is_a_line(where: str, said: str, several: Store) -> None:
+    with pytest.raises(ValueError, match="where=") as refused:
+        cells(EVERY, several, where=where)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_wrong_where_is_found_before_the_store_is_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a value is missing"):
+        cells("latest", Store(tmp_path), where="batch=")
 
 
 def test_models_of_other_shapes_are_no_pair_though_their_weights_agree(
@@ -525,9 +625,34 @@ def test_the_forms_of_a_table(typed: Callable[..., tuple[int, str, str]], log: L
     assert "device=cpu,cuda" in out
 
 
+def test_where_on_the_command_line(entry: Callable[..., Ended], several: Store) -> None:
+    def typed(*arguments: str) -> Ended:
+        return entry("tables", several.dir, f"sweep={EVERY}", *arguments)
+
+    status, out, err = typed("where=batch.size>=4 and outcome==ok", "format=md")
+    assert (status, err) == (0, "")
+    assert "### cells where batch.size>=4 and outcome==ok (" in out
+    assert "| bbbb0004 |" in out
+    assert "aaaa" not in out
+    assert "no two cells differ in the cache alone where batch.size>=4 and outcome==ok\n" in out
+    assert "python -m" not in out  # no sweep fills what where leaves out
+
+    status, out, err = typed("where=batch=1 and device=cuda and cache=none")
+    assert (status, err) == (0, "")
+    said = "where=batch=1 and device=cuda and cache=none: none of 2 rows has device=cuda"
+    assert out.count(f"{said} (device: cpu)") == 3
+
+    status, out, err = typed("where=seed>9", "table=cells", "format=json")
+    assert (status, json.loads(out)) == (0, [])
+    assert "none of 4 rows has seed>9 (seed: 1, 2)" in err
+
+
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
+        ("where=cache<3", "tables: where=cache<3: cache is a text (rolling)"),
+        ("where=batch.size", "an operator is missing at its end"),
+        ("where=bach=1", "did you mean batch or cache?"),
         ("sweep=zzzz", "no such sweep"),
         ("table=cash", "must be one of"),
         ("tabel=cache", "did you mean table"),

@@ -51,7 +51,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
         max_positions=prompt.shape[1] + config.length.new_tokens,
     )
     result.metrics["load_s"] = perf_counter() - start
-    result.tags |= identity.tags(config, model, prompt.tolist())
+    result.tags |= identity.tags(config, model, prompt.tolist(), tokenizer)
     result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
 
     ids = prompt

@@ -111,5 +111,5 @@ def findings(store: Store, config: DoctorConfig) -> Iterator[Finding]:
     if runs:
         yield from doctor_unit.strays(ward, runs, units, pruned)
     for uri, count in ward.elsewhere.items():
-        what = f"{count} sweeps and cells were tracked at {uri}, not at {store.uri}"
+        what = f"{count} of what is here was tracked at {uri}, not at {store.uri}"
         yield Finding(what, f"tracking.uri={uri} looks at them", counts=False)

@@ -8,6 +8,7 @@ import io
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import partial
@@ -80,9 +81,11 @@ def _remove(store: Store, folders: list[Path], paths: list[Path], own: list[Run]
 
 def _erase(store: Store, run_ids: list[str]) -> str:
     """Take deleted runs out of the database as well, which MLflow has in its command line only."""
-    from mlflow.cli import gc
     from mlflow.entities import ViewType
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of MLflow about its other commands
+        from mlflow.cli import gc
     if store.client.search_experiments(ViewType.DELETED_ONLY, max_results=1):
         return (
             "removed; in the database its runs are only marked as deleted, since `mlflow gc` would "

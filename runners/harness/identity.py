@@ -11,9 +11,12 @@ from runners.harness.config import CHANGES_NOTHING
 from runners.harness.schema import RunConfig
 from tinygpt.checkpoint import weights_sha256
 from tinygpt.model import GPT
+from tinygpt.tokenizer import Tokenizer
 
 
-def tags(config: RunConfig, model: GPT, prompts: list[list[int]]) -> dict[str, str]:
+def tags(
+    config: RunConfig, model: GPT, prompts: list[list[int]], tokenizer: Tokenizer | None = None
+) -> dict[str, str]:
     """The tags of a cell that runs ``model`` on the ids ``prompts`` under the threads set now."""
     facts = environment.collect()
     machine = f"{facts['cpu']['model']} x{facts['cpu']['usable']}"
@@ -28,7 +31,8 @@ def tags(config: RunConfig, model: GPT, prompts: list[list[int]]) -> dict[str, s
     }
     for name in (*CHANGES_NOTHING, "checkpoint"):  # of which the weights are hashed
         cell.pop(name, None)
-    return {
+    text = {"tinygpt.tokenizer_sha256": tokenizer.sha256} if tokenizer else {}
+    return text | {
         "tinygpt.cell_hash": sha256(cell),
         "tinygpt.weights_sha256": weights,
         "tinygpt.prompt_sha256": prompt_ids,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,14 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from runners.harness import overrides
-from runners.harness.config import flatten, from_dict, to_dict
+from runners.harness.config import (
+    CONFIG_ERRORS,
+    PROMPT_HINT,
+    flatten,
+    from_dict,
+    one_line,
+    to_dict,
+)
 from runners.harness.errors import UsageError
 from runners.harness.paths import absolute, conf_dir, config_groups, group_options
 from runners.harness.schema import TrackingConfig
@@ -73,8 +80,15 @@ class Original:
 
 def from_store(stored: Stored) -> Original:
     """A run by its id; TrackingError, with the cure, where its files are not to be had."""
-    record = json.loads(stored.text("cell.json"))
-    return Original(stored.cell, stored.kind, stored.config, stored.path, record)
+    try:
+        config, record = stored.config, json.loads(stored.text("cell.json"))
+    except TrackingError as error:
+        line = str(error)
+        if "doctor" not in line:
+            cure = "if the results folder was moved: python -m runners.doctor fix=true"
+            line = f"{stored.cell}: {line}; {cure}"
+        raise TrackingError(line) from None
+    return Original(stored.cell, stored.kind, config, stored.path, record)
 
 
 def from_file(name: str) -> Original:
@@ -126,6 +140,11 @@ def again(
     # Options first, wherever they stand, as in any command.
     for parsed in sorted(_parse(words), key=lambda word: word.key_or_group not in groups):
         _apply(values, parsed, choices)
+    for part in fields(schema):
+        found = values.get(part.name, {})
+        if part.default_factory is not MISSING and not isinstance(found, dict):
+            key = f"{part.name}.{fields(part.default_factory)[0].name}"  # type: ignore[arg-type]
+            raise UsageError(f"{part.name}={found}: {part.name} has keys of its own, such as {key}")
     before, after = (flatten(to_dict(from_dict(v, schema))) for v in (original.config, values))
     changed = {
         key: (before.get(key), value)
@@ -140,8 +159,15 @@ def again(
 
 def _parse(words: Sequence[str]) -> list[Override]:
     overrides.install()
-    parsed = OverridesParser.create().parse_overrides(list(words))
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(words))
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from None
     for override in parsed:
+        if override.is_sweep_override() and override.key_or_group.startswith("prompt."):
+            raise UsageError(
+                f"{override.input_line}: commas make it a list of values; {PROMPT_HINT}"
+            )
         if override.is_sweep_override() or override.is_add() or override.is_delete():
             raise UsageError(
                 f"{override.input_line}: a rerun takes one value a key, KEY=VALUE; for a sweep "

@@ -56,7 +56,7 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
 
     def filled_by(what: str, place: str, group: str, options: str) -> str:
         if where:
-            return note or f"{what} among the {len(cells)} cells where {where}"
+            return note or f"{what} where {where}"
         return f"{what}; this fills it{place}: {command(overrides, group, options)}"
 
     return [

@@ -85,7 +85,7 @@ def runs(store: Store, where: str = "", limit: int = 50) -> Table:
         frame.astype({"cells": "Int64", "ok": "Int64"}),
         f"runs where {where} (newest first)" if where else "runs (newest first)",
         note or f"nothing is tracked in {_place(store)} yet; {_FIRST}",
-        [f"{more:,} more are older; limit={len(kept)} shows them all"] if more > 0 else [],
+        [f"and {more:,} older; limit={len(kept)} shows all"] if more > 0 else [],
     )
 
 
@@ -113,8 +113,8 @@ def _row(entry: Entry, short: dict[str, str], ok: dict[str, int] | None) -> dict
     if entry.rerun_of:
         sweep, dash, number = entry.rerun_of.partition("-")
         kind = f"{entry.experiment} rerun of {short.get(sweep, sweep)}{dash}{number}"
-    running = entry.status == "RUNNING"
-    outcome = "running" if running else entry.outcome or entry.status.lower()
+    silent = {"RUNNING": "running", "KILLED": "interrupted"}.get(entry.status, "failed")
+    outcome = silent if entry.status == "RUNNING" else entry.outcome or silent
     fine: int | None = int(outcome == "ok") if not entry.cells else None
     if ok is not None:
         fine = ok.get(entry.identity, 0)

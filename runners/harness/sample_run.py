@@ -42,7 +42,9 @@ def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
         max_positions=max(prompt.shape[1] for prompt in prompts) + new,
     )
     sampler = make_sampler(config.sampler, batch=1, seed=config.seed, device=device)
-    result.tags |= identity.tags(config, model, [prompt[0].tolist() for prompt in prompts])
+    result.tags |= identity.tags(
+        config, model, [prompt[0].tolist() for prompt in prompts], tokenizer
+    )
     for text, prompt in zip(texts, prompts, strict=True):
         show(text, "")
         writer = _Writer(config, engine, sampler, tokenizer)

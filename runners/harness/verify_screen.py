@@ -3,7 +3,6 @@
 import json
 import sys
 import textwrap
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -14,12 +13,6 @@ from runners.harness.verify_report import pair, side_by_side
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped", "seen": ""}
 _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow", "seen": ""}
 _PIPED_WIDTH = 140
-
-
-def sum_up(store: object, folder: Path) -> str:
-    """What the cells of the sweep in ``folder`` came to; each has shown itself."""
-    cells = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/cell.json")]
-    return "ok" if all(cell["outcome"] in ("ok", "skipped") for cell in cells) else "failed"
 
 
 def show(result: CellResult, title: str) -> None:
