@@ -445,7 +445,7 @@ def test_a_file_is_one_prompt_to_the_byte(tmp_path: Path) -> None:
 
 
 def test_without_a_prompt_it_is_holmes() -> None:
-    assert read_prompts(PromptsConfig()) == ["Holmes"]
+    assert read_prompts(SampleConfig().prompt) == ["Holmes"]
 
 
 WRONG_FILES = {

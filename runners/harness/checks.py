@@ -1,6 +1,7 @@
 """What a run needs from the file system, looked at before it starts: prompts, a checkpoint."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def read_prompts(prompt: PromptsConfig) -> list[str]:
         return [text]
     name = f"prompt.jsonl={prompt.jsonl}"
     prompts = []
-    for number, line in enumerate(_read(name, prompt.jsonl).splitlines(), 1):
+    for number, line in enumerate(_read(name, prompt.jsonl).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -58,6 +59,11 @@ def read_prompts(prompt: PromptsConfig) -> list[str]:
             raise ValueError(
                 f'{name}: line {number} has no prompt; a line is "TEXT" or {{"prompt": "TEXT"}}, '
                 "and not empty"
+            )
+        if re.search("[\ud800-\udfff]", text):
+            raise ValueError(
+                f"{name}: line {number} has half a surrogate pair, which UTF-8 cannot hold; write "
+                "the character itself"
             )
         prompts.append(text)
     if not prompts:

@@ -112,8 +112,11 @@ def tracked_sweep(
         yield
         outcome = "ok"
     finally:
+        summed_up = "failed"
         try:
-            summed_up = sum_up(store, folder)
-            store.end_sweep(run_id, min(outcome, summed_up, key=_RANK.index), folder / "tables")
+            try:
+                summed_up = sum_up(store, folder)
+            finally:
+                store.end_sweep(run_id, min(outcome, summed_up, key=_RANK.index), folder / "tables")
         except TrackingError as error:
             progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")

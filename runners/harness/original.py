@@ -22,6 +22,7 @@ from runners.harness.config import (
 )
 from runners.harness.errors import UsageError
 from runners.harness.paths import absolute, conf_dir, config_groups, group_options
+from runners.harness.result import read_rows
 from runners.harness.schema import TrackingConfig
 from runners.harness.stored import Stored
 from runners.harness.tracking import TrackingError
@@ -65,9 +66,8 @@ class Original:
     @property
     def generations(self) -> list[dict[str, Any]]:
         """Its rows, with ``new_ids`` each; empty where they are not to be had, or half of them."""
-        lines = self._text("generations.jsonl", "").split("\n")  # a text may hold U+2028
         try:
-            return [json.loads(line) for line in lines if line]
+            return read_rows(self._text("generations.jsonl", ""))
         except ValueError:
             return []
 

@@ -21,6 +21,8 @@ from runners.harness.schemas import SCHEMAS
 LIST_KEYS = frozenset({"sweep"})
 """Keys of which a comma is part: they are never swept over."""
 
+_BETWEEN_COMMAS = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|[^,])+""")
+"""The values of a list; a comma that is escaped or in quotes is part of one."""
 RAW_KEYS = frozenset({"where"})
 """Keys whose value is no word of Hydra's grammar at all: ``where=batch.size>=4``."""
 
@@ -58,7 +60,7 @@ def keep_text(override: Override) -> Override:
         if key in LIST_KEYS:
             override.value_type, override._value = ValueType.ELEMENT, typed.strip()
         else:
-            words = re.split(r"(?<!\\),", typed)  # an escaped comma is part of a text
+            words = _BETWEEN_COMMAS.findall(typed)
             if len(words) == len(value.list):
                 value.list = [
                     word.strip() if isinstance(item, bool | int | float) else item

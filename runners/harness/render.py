@@ -3,6 +3,7 @@
 A column that is the same in every row says so once, above the table; reasons stand below it.
 """
 
+import csv
 import json
 import shlex
 import sys
@@ -85,7 +86,7 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
 def command(overrides: str, group: str, options: str) -> str:
     """The sweep ``overrides`` with ``group`` swept over ``options``, as one types it."""
     try:
-        words = shlex.split(overrides)
+        words = [w for w in shlex.split(overrides) if not w.startswith(("resume=", "plan="))]
     except ValueError:  # cut in the middle of a quote: longer than MLflow keeps
         words = []
     axis = f"{group}={options}"
@@ -110,11 +111,11 @@ def show(table: Table, form: str = "rich", stream: TextIO | None = None) -> None
         _show_rich(table, stream)
 
 
-def write(folder: Path, shown: list[Table], cells: pd.DataFrame) -> None:
-    """Write every table as csv, md and json; csv and json of the cells hold every column."""
+def write(folder: Path, shown: list[Table], whole: pd.DataFrame) -> None:
+    """Write every table as csv, md and json; csv and json of the first hold all of ``whole``."""
     folder.mkdir(parents=True, exist_ok=True)
     for table in shown:
-        frame = cells if table.name == "cells" else table.frame
+        frame = whole if table is shown[0] else table.frame
         for suffix, text in (
             ("csv", to_csv(frame)),
             ("json", to_json(frame)),
@@ -125,7 +126,10 @@ def write(folder: Path, shown: list[Table], cells: pd.DataFrame) -> None:
 
 def to_csv(frame: pd.DataFrame) -> str:
     """Raw figures, a figure that is not there left empty."""
-    return frame.to_csv(index=False, lineterminator="\n")
+    # Quoted only where need be, a lone carriage return would end a row for whoever reads it.
+    odd = any(frame[name].astype(str).str.contains("\r", regex=False).any() for name in frame)
+    how: Literal[0, 2] = csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL
+    return frame.to_csv(index=False, lineterminator="\n", quoting=how)
 
 
 def to_json(frame: pd.DataFrame) -> str:
@@ -188,7 +192,8 @@ def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
     if "reason" in columns:
         reasons = columns.pop("reason")
         for reason in dict.fromkeys(r for r in reasons if r != "-"):
-            which = [c for c, r in zip(columns["cell"], reasons, strict=True) if r == reason]
+            names = next(iter(columns.values()))
+            which = [c for c, r in zip(names, reasons, strict=True) if r == reason]
             footer.append(f"{', '.join(which)}: {reason}")
     low, high = columns.pop("low", None), columns.pop("high", None)
     if low and high:

@@ -138,6 +138,11 @@ def finish(place: Place, result: CellResult) -> None:
     write_json(folder / "cell.json", {**cell, **written, "ended": time.time()})
 
 
+def read_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of a generations.jsonl. Texts may hold what ``splitlines`` takes for a line's end."""
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a file that is either the old one or the new one, never half of either."""
     temporary = path.with_suffix(".tmp")

@@ -1,6 +1,7 @@
 """The texts of a sweep side by side: a table to compare, a page to read."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
@@ -13,12 +14,15 @@ import yaml
 from runners.harness import progress, render, text_figures
 from runners.harness.app import Sweep
 from runners.harness.delivery import outcome_of, tracked_sweep
+from runners.harness.result import read_rows
+from runners.harness.stream import printable
 from runners.harness.tracking import Store
 
 COLUMNS = (
     "setting prompt outcome new_tokens distinct_2 longest_repeat_tokens mean_logprob_nats opening "
     "text longest_repeat reason"
 ).split()
+_SHORT = 40
 _MARKED = 3
 """Tokens from which on a repeat is worth marking in a page."""
 
@@ -32,9 +36,12 @@ def tracked(sweep: Sweep) -> Iterator[None]:
 
 def _sum_up(store: Store, folder: Path) -> str:
     frame = grid(folder)
+    shown = frame.drop(columns=["text", "longest_repeat"])
+    for name in ("setting", "prompt", "opening"):
+        shown[name] = shown[name].map(_short, na_action="ignore")
     table = render.Table(
         "samples",
-        frame.drop(columns=["text", "longest_repeat"]),
+        shown,
         "samples (figures of the new tokens; opening: shares its first tokens with)",
         "no text was written",
     )
@@ -45,6 +52,12 @@ def _sum_up(store: Store, folder: Path) -> str:
     return outcome_of(folder)
 
 
+def _short(text: str) -> str:
+    """A prompt or setting that cannot steer a terminal or push the figures out of it."""
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
+
+
 def grid(folder: Path) -> pd.DataFrame:
     """One row a text of the sweep in ``folder``, from disk, with the columns ``COLUMNS``."""
     settings = _settings(folder)
@@ -53,9 +66,8 @@ def grid(folder: Path) -> pd.DataFrame:
         cell = json.loads(path.read_text(encoding="utf-8"))
         known = {"setting": setting, "outcome": cell["outcome"], "reason": cell.get("reason", "")}
         lines = path.with_name("generations.jsonl")
-        texts = lines.read_text(encoding="utf-8").splitlines() if lines.is_file() else []
-        for line in texts or ["{}"]:
-            row = json.loads(line)
+        texts = read_rows(lines.read_text(encoding="utf-8")) if lines.is_file() else []
+        for row in texts or [{}]:
             new = row.get("new_ids", [])
             rows.append({**row, **known, "new_tokens": len(new)})
             ids.append(new)
@@ -88,7 +100,7 @@ def _openings(rows: list[dict[str, Any]], ids: list[list[int]]) -> list[str]:
         shared = [
             (text_figures.common_prefix(new, other_ids), other["setting"])
             for other, other_ids in zip(rows, ids, strict=True)
-            if other is not row and other.get("prompt") == row.get("prompt")
+            if other["setting"] != row["setting"] and other.get("prompt") == row.get("prompt")
         ]
         most, setting = max(shared, key=lambda pair: pair[0], default=(0, ""))
         found.append(f"{setting} ({most})" if most else "")
@@ -100,11 +112,15 @@ def to_markdown(frame: pd.DataFrame) -> str:
     lines = ["| setting | distinct-2 | longest repeat | log-probability | opening | text |"]
     lines.append("| --- | ---: | ---: | ---: | --- | --- |")
     for row in _records(frame):
-        text = _cell_text(row)
-        for old, new in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("*", "\\*"), ("\n", "<br>")):
-            text = text.replace(old, new)
-        lines.append(f"| {' | '.join([row['setting'], *_figures(row), row['opening'], text])} |")
+        setting, opening, text = map(_plain, (row["setting"], row["opening"], _cell_text(row)))
+        lines.append(f"| {' | '.join([setting, *_figures(row), opening, text])} |")
     return "\n".join([*lines, ""])
+
+
+def _plain(text: str) -> str:
+    """A text that a markdown table shows as it is."""
+    text = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
+    return re.sub(r"\r\n|\r|\n", "<br>", text)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -157,9 +173,10 @@ def _card(row: dict[str, Any]) -> str:
     figures = dict(zip(names, [*_figures(row), row["opening"] or "-"], strict=True))
     described = "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in figures.items())
     if row["outcome"] == "ok":
-        text, repeat = escape(row["text"]), escape(row["longest_repeat"])
+        parts, repeat = [row["text"]], row["longest_repeat"]
         if row["longest_repeat_tokens"] >= _MARKED and repeat.strip():
-            text = text.replace(repeat, f"<mark>{repeat}</mark>")
+            parts = row["text"].split(repeat)
+        text = f"<mark>{escape(repeat)}</mark>".join(map(escape, parts))
         body = f"<pre><b>{escape(row['prompt'])}</b>{text}</pre>"
     else:
         body = f"<pre>{escape(_cell_text(row))}</pre>"

@@ -1,6 +1,8 @@
 """A text on the terminal while it is written."""
 
+import os
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -37,5 +39,10 @@ class Screen:
             self._write("\n\n" if self._title else "\n")
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except (
+            BrokenPipeError
+        ):  # whoever read it has gone (``| head``); the run is kept all the same
+            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from runners.harness.result import read_rows
 from runners.harness.tracking import Store, TrackingError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Stored:
     @property
     def generations(self) -> list[dict[str, Any]]:
         """Its rows, with ``prompt_ids`` and ``new_ids`` each."""
-        return [json.loads(line) for line in self.text("generations.jsonl").splitlines()]
+        return read_rows(self.text("generations.jsonl"))
 
 
 @dataclass(frozen=True)

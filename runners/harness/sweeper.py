@@ -28,10 +28,12 @@ class CheckBeforeRun(Callback):
         axes = config.hydra.sweeper.params
         if axes:
             raise UsageError(f"the preset is a sweep over {', '.join(axes)}; add -m")
-        entry, arguments = app.current(), list(config.hydra.overrides.task)
-        folder = Path(config.hydra.run.dir).absolute()
+        entry = app.current()
         checked = entry.checked(config)
-        entry.prepare(app.Sweep(folder, arguments, [arguments], [checked], lone=True))
+        typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        words = [str(word) for word in typed]
+        folder = Path(config.hydra.run.dir).absolute()
+        entry.prepare(app.Sweep(folder, words, [words], [checked], lone=True))
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if kwargs["job_return"].status is JobStatus.COMPLETED:

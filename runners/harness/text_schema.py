@@ -25,8 +25,6 @@ class PromptsConfig(TextPromptConfig):
                 self.text is None and self.file is None,
                 f"jsonl={self.jsonl}: prompt.{other} is given as well; give one of them",
             )
-        elif self.file is None and self.text is None:
-            self.text = "Holmes"
 
 
 @dataclass(kw_only=True)
@@ -44,6 +42,10 @@ class SampleConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.prompt.text is None and self.prompt.file is None and self.prompt.jsonl is None:
+            self.prompt.text = (
+                "Holmes"  # here: in the part it would stand beside a file that is given
+            )
         require(self.stop != "", "stop= is empty: every text ends with it; give null for no stop")
         _require_tokenizer(self.checkpoint, "sample writes text")
 
