@@ -14,12 +14,13 @@ FORBIDDEN = {"hydra", "omegaconf", "mlflow", "pandas", "runners"}
 LIBRARY = ("config tokenizer rope cache model cost sampling generation checkpoint engines").split()
 HARNESS = (
     "errors paths stats schema text_schema train_schema tools_schema schemas checks machine gpu "
-    "drift environment stopping baselines gate overrides config presets corpus record identity inputs result guard "
-    "metrics timing cell plan progress training train_report train_state train_progress train_run "
-    "tracking stored filters tables columns render runs_table comparison app keep delivery doctor_disk doctor_store "
-    "doctor_file doctor_deliver doctor_prune doctor_unit doctor stream verify_report watch sampler_checks "
-    "cache_checks faults verify_screen verify_run sample_screen text_figures sample_run "
-    "sample_grid race_run race_screen sweep resume plan_report kinds original verdict rerun_run sweeper"
+    "drift environment stopping baselines gate overrides config presets corpus record identity "
+    "inputs result guard metrics timing cell plan progress training train_report train_state "
+    "train_progress train_run tracking stored filters tables columns render runs_table comparison "
+    "comparison_screen app keep delivery doctor_disk doctor_store doctor_file doctor_deliver "
+    "doctor_prune doctor_unit doctor stream verify_report watch sampler_checks cache_checks faults "
+    "verify_screen verify_run sample_screen text_figures sample_run sample_grid race_run "
+    "race_screen resume plan_report sweep kinds original verdict rerun_run sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
 LATE = {("app", "sweeper")}
@@ -102,6 +103,12 @@ def test_an_entry_point_imports_no_other() -> None:
         ("runners.harness.schema", "torch numpy hydra mlflow pandas"),
         ("runners.bench", "torch mlflow pandas scipy"),
         ("runners.tables", "torch mlflow pandas scipy"),
+        ("runners.sample", "torch mlflow pandas scipy"),
+        ("runners.verify", "torch mlflow pandas scipy"),
+        ("runners.race", "torch mlflow pandas scipy"),
+        ("runners.rerun", "torch mlflow pandas scipy"),
+        ("runners.compare", "torch mlflow pandas scipy"),
+        ("runners.doctor", "torch mlflow pandas scipy"),
     ],
 )
 def test_importing_loads_nothing_heavy(module: str, heavy: str) -> None:

@@ -22,6 +22,10 @@ HEADINGS = {
     "distinct_2": "distinct-2",
     "longest_repeat_tokens": "longest repeat",
     "mean_logprob_nats": "log-probability",
+    "a_tok_per_s": "a tok/s",
+    "b_tok_per_s": "b tok/s",
+    "needed_bytes": "needs MiB",
+    "seconds": "about s",
 }
 
 

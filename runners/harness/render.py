@@ -25,10 +25,12 @@ _CELL_COLUMNS = (
     "stable reason"
 ).split()
 _FIGURES = (
-    "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s speedup interval verdict "
-    "wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes id kind when cells ok overrides"
+    "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s a_tok_per_s b_tok_per_s "
+    "speedup ratio interval verdict wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes "
+    "id kind when cells ok overrides setting"
 ).split()  # always columns, however alike
 _FIRST_TO_GO = ["peak MiB", "stable", "TTFT ms", "cache MiB", "TPOT ms", "cell", "n none", "n cpu"]
+_FIRST_TO_GO += ["rounds a", "rounds b", "n a", "n b"]
 _PIPED_WIDTH = 140
 
 

@@ -139,7 +139,7 @@ def finish(place: Place, result: CellResult) -> None:
 
 
 def read_rows(text: str) -> list[dict[str, Any]]:
-    """The rows of a generations.jsonl. Texts may hold what ``splitlines`` takes for a line's end."""
+    """The rows of a generations.jsonl, whose texts may hold what ``splitlines`` splits at."""
     return [json.loads(line) for line in text.split("\n") if line]
 
 

@@ -6,6 +6,7 @@ are measured anew.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,10 +15,12 @@ from typing import Any
 
 import torch
 
-from runners.harness import identity, inputs, progress, record
+from runners.harness import environment, identity, inputs, progress, record
 from runners.harness.app import Finished, Sweep
 from runners.harness.checks import read_prompt
 from runners.harness.config import digest, from_dict, to_dict
+from runners.harness.doctor_disk import Processes
+from runners.harness.errors import UsageError
 from runners.harness.result import Place
 from runners.harness.schema import BenchConfig, RunConfig
 from runners.harness.tracking import TRACKED, Store, TrackingError, open_store
@@ -31,6 +34,8 @@ class Previous:
     folder: Path
     digests: list[str]
     """What each of its cells asks for, by number."""
+    pid: int = 0
+    """The other process that it runs in at this moment; 0 if it does not."""
 
 
 def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
@@ -43,12 +48,19 @@ def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
         folder = store.dir / "sweeps" / run.data.tags["tinygpt.sweep"]
         facts = _read(folder / "sweep.json")
         if facts:
-            return Previous(folder, facts["digests"])
+            runs = run.info.status == "RUNNING" and facts["pid"] != os.getpid()
+            alive = runs and Processes().state(facts) == "alive"
+            return Previous(folder, facts["digests"], facts["pid"] if alive else 0)
     return None
 
 
 def reopened(sweep: Sweep, old: Previous) -> Sweep:
     """``sweep`` in the place of the old one, its jobs under the numbers they have there."""
+    if old.pid and not sweep.configs[0].plan:
+        raise UsageError(
+            f"resume=true: sweep {old.folder.name} is running now, in process {old.pid}; wait "
+            "for it, or stop it first"
+        )
     left = list(zip(map(digest, sweep.configs), sweep.jobs, sweep.configs, strict=True))
     jobs, configs = [], []
     for wanted in old.digests:
@@ -106,6 +118,7 @@ def _cell_hash(config: BenchConfig) -> str:
     """The hash of a cell that has not run; empty where it cannot run here."""
     if inputs.missing_device(config.device.kind):
         return ""
+    environment.collect()  # before the threads are this cell's own
     notes: list[str] = []
     values = to_dict(config)
     names = ("model", "device", "precision", "tracking", "seed", "checkpoint")

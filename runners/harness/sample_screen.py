@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -42,7 +41,5 @@ class Screen:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except (
-            BrokenPipeError
-        ):  # whoever read it has gone (``| head``); the run is kept all the same
-            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+        except BrokenPipeError:  # its reader has gone (``| head``); the run is kept all the same
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

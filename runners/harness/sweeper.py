@@ -30,8 +30,8 @@ class CheckBeforeRun(Callback):
             raise UsageError(f"the preset is a sweep over {', '.join(axes)}; add -m")
         entry = app.current()
         checked = entry.checked(config)
-        typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-        words = [str(word) for word in typed]
+        words = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        assert isinstance(words, list)
         folder = Path(config.hydra.run.dir).absolute()
         entry.prepare(app.Sweep(folder, words, [words], [checked], lone=True))
 

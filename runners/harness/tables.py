@@ -223,9 +223,9 @@ def _ratio_columns(base_name: str) -> list[str]:
 
 def _ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
     rounds = [[json.loads(rates) for rates in s["rates"]] for s in (side, base)]
-    drift = side["reference_ms"].median() / base["reference_ms"].median()
-    same_yardstick = side["device"].iloc[0] == base["device"].iloc[0] and not pd.isna(drift)
-    result = stats.compare(*rounds, drift=float(drift) if same_yardstick else 1.0)
+    same_yardstick = side["device"].iloc[0] == base["device"].iloc[0]
+    times = [s["reference_ms"].dropna().tolist() if same_yardstick else [] for s in (side, base)]
+    result = stats.compare(*rounds, drift=stats.drift(*times))
     return {
         f"{base_name}_tok_per_s": float(np.median(np.concatenate(rounds[1]))),
         "tok_per_s": float(np.median(np.concatenate(rounds[0]))),
