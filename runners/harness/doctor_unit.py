@@ -87,6 +87,7 @@ def _other_store(ward: Ward, unit: Unit) -> str:
 
 
 def _adopt(store: Store, runs: Runs, sweep: Unit, run_id: str) -> str:
+    store.client.log_param(run_id, "cells", sweep.facts["cells"])  # if it did not come to that
     adopt(store, runs, sweep, run_id)
     return f"names {run_id} now"
 

@@ -208,6 +208,8 @@ def _pairs(
     key = [name for name in _KEY if name not in (axis, *with_it)]
     shown = [name for name in _SORT if name != axis]
     for _, group in measured.groupby(key, sort=False, dropna=False):
+        if group[axis].nunique() < 2:
+            continue
         sides = {
             str(value): side
             for value, side in group.groupby(axis, sort=False)
