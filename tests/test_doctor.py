@@ -239,6 +239,8 @@ def test_who_is_alive() -> None:
     assert processes.state(mine | OTHER) == "elsewhere"
     assert processes.state(mine | {"pid": child.pid, "process_started": started}) == "gone"
     child.wait()
+    processes._pids.clear()  # as where /proc hides other users' processes
+    assert processes.state(mine) == "alive"
 
 
 def test_a_result_that_never_reached_mlflow_is_delivered(store: Store, treat: Doctor) -> None:
@@ -251,8 +253,8 @@ def test_a_result_that_never_reached_mlflow_is_delivered(store: Store, treat: Do
     store.end_sweep(json.loads((sweep / "sweep.json").read_text())["run_id"], "failed", sweep)
     told = mended(treat, store.dir, 2)
     assert told == [
-        "sweep feed0000: 2 results (2, 3) are not in MLflow; fix=true delivers",
-        "cell abcd1234: its result is not in MLflow; fix=true delivers",
+        "sweep feed0000: 2 results (2, 3) are not in MLflow; fix=true delivers them",
+        "cell abcd1234: its result is not in MLflow; fix=true delivers it",
     ]
     assert len(cells("feed0000", store)) == 4
     (run,) = store.search("bench", "tags.`tinygpt.cell` = 'abcd1234'")
@@ -281,7 +283,7 @@ def test_a_delivery_that_was_cut_short_is_completed(store: Store, treat: Doctor)
     run_id = store._create(cell.kind, cell.name, cell.tags, cell.started).info.run_id
     store._log(run_id, params=cell.params, metrics=cell.metrics, at=cell.ended)
     assert mended(treat, store.dir, 1) == [
-        "cell abcd1234: its result is only half in MLflow; fix=true delivers"
+        "cell abcd1234: its result is only half in MLflow; fix=true delivers it"
     ]
     (run,) = store.search("bench", "")
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")

@@ -46,13 +46,14 @@ class Processes:
         """Whether the process is alive that calls itself by host, pid and process_started."""
         if owner["host"] != self.host:
             return "elsewhere"
-        if int(owner["pid"]) not in self._pids:
+        pid = int(owner["pid"])
+        if pid not in self._pids and not psutil.pid_exists(pid):  # another user's may be hidden
             return "gone"
         try:
-            process = psutil.Process(int(owner["pid"]))
+            process = psutil.Process(pid)
             same = abs(process.create_time() - float(owner["process_started"])) < 1.0
             return "alive" if same and process.status() != psutil.STATUS_ZOMBIE else "gone"
-        except psutil.Error:  # it was there a moment ago
+        except psutil.Error:  # it was there a moment ago, or is hidden
             return "alive"
 
 

@@ -144,7 +144,8 @@ def _undelivered(ward: Ward, runs: Runs, unit: Unit) -> Iterator[Finding]:
     for cells, how in ((lacking, "not in MLflow"), (half, "only half in MLflow")):
         if cells:
             mend = partial(_deliver, ward.store, runs, cells)
-            yield Finding(f"{unit.name}: {_results(unit, cells)} {how}", "delivers", mend)
+            cure = "delivers it" if len(cells) == 1 else "delivers them"
+            yield Finding(f"{unit.name}: {_results(unit, cells)} {how}", cure, mend)
     if untold:
         cells = [cell for cell, _ in untold]
         what = f"{unit.name}: {_results(unit, cells)} in MLflow, and its folder does not say so"
