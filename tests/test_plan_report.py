@@ -30,6 +30,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[BenchConfig]:
 
     def run_cell(config: BenchConfig, report: object = None) -> CellResult:
         found.append(config)
+        assert config.batch.size < HUGE, "that was for planning only"
         prompt = inputs.make_prompt(config, None, [])
         with inputs.threads(config.device, []):
             tags = identity.tags(config, inputs.make_model(config, prompt.device), prompt.tolist())

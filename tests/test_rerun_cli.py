@@ -33,9 +33,13 @@ class Planted:
     ran: list[BenchConfig] = field(default_factory=list)
     shift: int = 0
     """Added to the last new token of every row but the first."""
+    stops: bool = False
+    """Whether Ctrl-C comes in a cell of batch 4."""
 
     def __call__(self, config: BenchConfig, report: object = None) -> CellResult:
         self.ran.append(config)
+        if self.stops and config.batch.size == 4:
+            raise KeyboardInterrupt
         missing = inputs.missing_device(config.device.kind)
         if missing:
             return CellResult("skipped", missing)
@@ -81,7 +85,6 @@ class Made:
 
     def rerun(self, *words: str) -> Ended:
         self.planted.ran.clear()
-        self.planted.shift = 0
         return self.entry("rerun", self.results, *words)
 
     def refused(self, *words: str, **keys: str) -> str:
@@ -392,12 +395,12 @@ def test_a_sweep_is_run_under_one_parent_that_ends(
     assert [row.partition(",")[0] for row in rows] == [f"{folder.name}-{n}" for n in range(2)]
 
 
-def test_other_tokens_are_a_mismatch_of_that_cell_alone(made: Made) -> None:
+def test_other_tokens_are_a_mismatch_of_that_cell_alone(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made.planted, "shift", 1)
     before = made.folders()
-    made.rerun()  # clears
-    made.planted.shift = 1
-    ended = made.entry("rerun", made.results, "run=latest")
-    made.planted.shift = 0
+    ended = made.rerun("run=latest")
     assert ended.status == 1
     said = "row 1 parts at new token 3 (position 5 with the prompt): 5 before, 6 now"
     assert f"  tokens different: {said}\n" in ended.out
@@ -411,6 +414,23 @@ def test_other_tokens_are_a_mismatch_of_that_cell_alone(made: Made) -> None:
         "FAILED",
     ]
     assert made.run_of(folder.name, "sweep").info.status == "FAILED"
+
+
+def test_ctrl_c_leaves_what_was_done_and_no_run_open(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made.planted, "stops", True)
+    before = made.folders()
+    ended = made.rerun("run=latest")
+    assert ended.status == 130
+    assert "Traceback" not in ended.err
+    folder = made.new(before)
+    found = [made.run_of(f"{folder.name}-{n}") for n in range(2)]
+    assert [run.data.tags["tinygpt.outcome"] for run in found] == ["ok", "interrupted"]
+    assert [run.info.status for run in found] == ["FINISHED", "KILLED"]
+    assert found[1].data.tags["tinygpt.rerun_of"] == f"{made.sweep}-1"
+    assert made.run_of(folder.name, "sweep").info.status == "KILLED"
+    assert find_top(Store(made.results), "latest").identity == made.sweep
 
 
 # what has changed since

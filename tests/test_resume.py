@@ -21,7 +21,9 @@ from runners.harness.result import CellResult
 from runners.harness.schema import BenchConfig, DeviceConfig, PromptConfig
 from runners.harness.tables import cells
 from runners.harness.tracking import TRACKED, Store
+from tests import small_text
 from tests.train_command import Ended
+from tinygpt.checkpoint import random_model, save_model
 
 Entry = Callable[..., Ended]
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,7 +71,8 @@ class Desk:
 
     def __call__(self, *words: str) -> Ended:
         self.planted.ran.clear()
-        return self.entry("bench", self.results, *words, *NANO)
+        nano = NANO if "checkpoint=mine" not in words else NANO[1:]
+        return self.entry("bench", self.results, *words, *nano)
 
     @property
     def ran(self) -> list[BenchConfig]:
@@ -240,6 +243,17 @@ def test_what_would_be_measured_otherwise_now_is_not_done(
     assert resume.done_cells(desk.sweep, other) == set()
     prompt.write_text("Watson")
     assert resume.done_cells(desk.sweep, configs) == set()
+
+
+def test_a_checkpoint_that_is_broken_now_is_left_to_the_cell_that_needs_it(desk: Desk) -> None:
+    mine = desk.results / "checkpoints" / "mine"
+    save_model(random_model(small_text.MODEL, 1), mine)
+    assert desk("-m", "batch=1", "checkpoint=mine", *small_text.KEYS).status == 0
+    (config,) = desk.ran
+    assert resume.done_cells(desk.sweep, {0: config}) == {0}
+    weights = mine / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert resume.done_cells(desk.sweep, {0: config}) == set()
 
 
 def test_changed_code_is_measured_anew_in_the_same_sweep(

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from runners.harness import tables
 from runners.harness.columns import HEADINGS, insert_after, numeric, texts
+from runners.harness.stream import reader_gone
 
 _CELL_COLUMNS = (
     "cell model device threads batch prompt_tokens new_tokens cache sampler engine precision round "
@@ -103,14 +104,24 @@ def show(table: Table, form: str = "rich", stream: TextIO | None = None) -> None
     stream = stream or sys.stdout
     if table.frame.empty and form in ("csv", "json"):
         print(table.empty, file=sys.stderr)  # stdout holds rows only
-    if form == "csv":
-        stream.write(to_csv(table.frame))
-    elif form == "json":
-        stream.write(to_json(table.frame))
-    elif form == "md":
-        stream.write(to_markdown(table))
-    else:
-        _show_rich(table, stream)
+    try:
+        if form == "rich":
+            _show_rich(table, stream)
+            return
+        if form == "csv":
+            text = to_csv(table.frame)
+        else:
+            text = to_json(table.frame) if form == "json" else to_markdown(table)
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        reader_gone()
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process, with what runs in it."""
+        reader_gone()
 
 
 def write(folder: Path, shown: list[Table], whole: pd.DataFrame) -> None:
@@ -158,7 +169,7 @@ def to_markdown(table: Table) -> str:
 
 def _show_rich(table: Table, stream: TextIO) -> None:
     width = None if stream.isatty() else _PIPED_WIDTH
-    console = Console(file=stream, highlight=False, markup=False, width=width)
+    console = _Console(file=stream, highlight=False, markup=False, width=width)
     console.print(f"\n{table.title}", style="bold")
     if table.frame.empty:
         console.print(table.empty, soft_wrap=True)

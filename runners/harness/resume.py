@@ -103,7 +103,10 @@ def is_done(folder: Path, config: BenchConfig) -> bool:
         return inputs.missing_device(config.device.kind) != ""
     if cell.get("outcome") != "ok":
         return False
-    return bool(cell["tags"].get("tinygpt.cell_hash") == _cell_hash(config))
+    try:
+        return bool(cell["tags"].get("tinygpt.cell_hash") == _cell_hash(config))
+    except (ValueError, OSError):  # a checkpoint that is broken now: the cell says so when it runs
+        return False
 
 
 def done_cells(folder: Path, configs: Mapping[int, BenchConfig]) -> set[int]:

@@ -1,11 +1,10 @@
 """A text on the terminal while it is written."""
 
-import os
 import sys
 from types import TracebackType
 from typing import Self
 
-from runners.harness.stream import printable
+from runners.harness.stream import printable, reader_gone
 
 
 class Screen:
@@ -41,5 +40,5 @@ class Screen:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except BrokenPipeError:  # its reader has gone (``| head``); the run is kept all the same
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # the run is kept all the same
+            reader_gone()

@@ -1,6 +1,8 @@
 """A text as it comes, token by token: whole characters only, and ended by a stop string."""
 
 import codecs
+import os
+import sys
 
 from tinygpt.tokenizer import Tokenizer
 
@@ -44,6 +46,11 @@ class TextStream:
     def _show(self, until: int) -> str:
         shown, self._shown = self.text[self._shown : until], max(self._shown, until)
         return shown
+
+
+def reader_gone() -> None:
+    """Standard output has no reader any more (``| head``): the rest is said to nobody."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def printable(text: str) -> str:
