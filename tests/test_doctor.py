@@ -64,7 +64,7 @@ def swept(store: Store, name: str, count: int, planned: int = 0, **owner: Any) -
     config = from_dict({"tracking": {"dir": "results"}}, BenchConfig)
     facts = {"sweep": name, "kind": "bench", "overrides": ["seed=0,1"], "rerun_of": None}
     facts |= {"cells": planned or count, "digests": [digest(config)] * (planned or count)}
-    facts |= {**result.owner(), **GONE, **owner, "started": time.time()}
+    facts |= {**result.owner(), "started": time.time(), **GONE, **owner}
     facts["run_id"] = store.begin_sweep(facts)
     folder.mkdir(parents=True)
     write_json(folder / "sweep.json", facts)
@@ -148,6 +148,7 @@ def test_a_folder_without_results_is_well(tmp_path: Path, treat: Doctor) -> None
 def test_a_cell_whose_process_is_gone_becomes_a_row(store: Store, treat: Doctor) -> None:
     folder = begun(store.dir / "cells" / "abcd1234")
     (folder / "timings.tmp").write_text('{"half": [')
+    (folder / "environment.json").unlink()
     os.utime(folder / "timings.tmp", (time.time() + 50, time.time() + 50))
     ended = (folder / "timings.tmp").stat().st_mtime
     (line,) = mended(treat, store.dir, 1)
@@ -164,6 +165,7 @@ def test_a_cell_whose_process_is_gone_becomes_a_row(store: Store, treat: Doctor)
     (run,) = store.search("bench", "")
     assert run.info.status == "KILLED"
     assert run.info.end_time == int(ended * 1000)
+    assert "tinygpt.code_sha256" not in run.data.tags  # which code it was is not known
     frame = cells("abcd1234", store)
     assert list(frame["outcome"]) == ["interrupted"]
 
@@ -321,10 +323,12 @@ def test_a_cell_that_was_measured_again_is_delivered_again(store: Store, treat: 
 
 def test_what_another_store_has_is_left_to_it(store: Store, treat: Doctor) -> None:
     folder = done(store.dir / "cells" / "a1")
+    age(folder)
     write_json(folder / "tracked.json", {"uri": "http://10.0.0.1:5000", "run_id": "f00"})
     left, told = treat(store.dir, fix=True, prune="1h")
     assert (left, len(told)) == (0, 2)
     assert told[0].startswith("note: 1 of what is here was tracked at http://10.0.0.1:5000, not at")
+    assert folder.is_dir()
     assert store.search("bench", "") == []
 
 
@@ -414,25 +418,26 @@ def test_runs_that_belong_to_nothing_are_ended(store: Store, treat: Doctor) -> N
     store.open_cell(folder)
     shutil.rmtree(folder)
     shutil.rmtree(swept(store, "feed1111", 0, **result.owner()))  # just beginning
+    shutil.rmtree(swept(store, "feed2222", 0, started=time.time() + 600.0))  # after the look
     time.sleep(0.002)
     told = mended(treat, store.dir, 2)
     assert all("and no folder is of it; fix=true ends it as interrupted" in line for line in told)
     runs = store.search("bench", "")
-    assert sorted(run.info.status for run in runs) == ["KILLED", "KILLED", "RUNNING"]
+    assert sorted(run.info.status for run in runs) == ["KILLED"] * 2 + ["RUNNING"] * 2
 
 
 def test_m7_the_folder_was_moved(store: Store, tmp_path: Path, treat: Doctor) -> None:
     run_id = store.log_cell(done(store.dir / "cells" / "a1"))
     swept(store, "feed0000", 1)  # its run has no artefacts yet
     copied = Path(shutil.copytree(store.dir, tmp_path / "a copy"))
-    assert "artefacts of" not in "".join(treat(copied)[1])  # the old ones are there
+    assert f"corrects it to {copied}/artifacts" in "".join(treat(copied)[1])
     moved = store.dir.rename(tmp_path / "moved #1")
     again = Store(moved)
     assert again.client.list_artifacts(run_id) == []
     told = mended(treat, moved, 2)
     assert told[0] == (
         f"{moved}/mlflow.db: the artefacts of 3 runs and 1 experiments are said to be in "
-        f"{store.dir}/artifacts, where they are not; fix=true corrects it to {moved}/artifacts"
+        f"{store.dir}/artifacts; fix=true corrects it to {moved}/artifacts"
     )
     assert "cell.json" in [file.path for file in again.client.list_artifacts(run_id)]
     assert again.artefact(run_id, "overrides.yaml").read_text() == "- seed=0\n"
@@ -544,6 +549,7 @@ def test_pruning_touches_nothing_outside(store: Store, tmp_path: Path, treat: Do
     age(done(store.dir / "cells" / "a1"))
     store.log_cell(store.dir / "cells" / "a1")
     copied = Path(shutil.copytree(store.dir, tmp_path / "copy", symlinks=True))
+    shutil.rmtree(copied / "artifacts")
     before = on_disk(tmp_path)
     _, told = treat(copied, fix=True, prune="30d")  # whose runs name the original's artefacts
     assert [line.partition("; ")[2] for line in told[:2]] == [

@@ -134,7 +134,7 @@ def test_a_sweep_is_planned_and_nothing_is_made(
 def test_where_nothing_was_tracked_yet_not_even_the_store_is_made(
     entry: Entry, tmp_path: Path
 ) -> None:
-    for words in (["-m", "batch=1,2"], ["-m", "batch=1,2", "resume=true"], []):
+    for words in (["-m", "resume=true"], []):
         ended = entry("bench", tmp_path / "none", *words, "plan=true", *WORDS)
         assert ended.status == 0, ended.err
         assert "cells to run" in ended.out
@@ -153,29 +153,20 @@ def test_one_cell_is_planned(entry: Entry, results: Path, untouched: Callable[[]
     assert untouched()
 
 
-def test_a_wrong_command_is_not_planned(entry: Entry, results: Path) -> None:
-    ended = entry("bench", results, "-m", "batch.size=1,0", "plan=true", *WORDS)
-    assert (ended.status, ended.out) == (2, "")
-    assert "batch.size=0: must be from 1 to" in ended.line
-
-
 def test_cells_that_are_done_are_named_with_and_without_resume(
     entry: Entry, results: Path, ran: list[BenchConfig], untouched: Callable[[], bool]
 ) -> None:
-    assert entry("bench", results, "-m", "batch=1,2", "round=1,2", *WORDS).status == 0
+    assert entry("bench", results, "-m", "round=1,2,3", *WORDS).status == 0
     (folder,) = (results / "sweeps").iterdir()
-    (folder / "2" / "cell.json").write_text("{")
+    (folder / "1" / "cell.json").write_text("{")
     assert untouched()
     for resume in ([], ["resume=true"]):
-        words = ("-m", "round=2,1", "batch=2,1", "plan=true", *resume, *WORDS)
+        words = ("-m", "round=3,2,1", "plan=true", *resume, *WORDS)
         ended = entry("bench", results, *words)
         assert (ended.status, ended.err) == (0, "")
-        assert "1 of 4 cells to run" in ended.out
-        for n in (0, 1, 3):
+        assert "1 of 3 cells to run" in ended.out
+        for n in (0, 2):
             assert f"done in {folder.name}-{n}" in ended.out
-        assert f"{folder.name}-2" not in ended.out
+        assert f"{folder.name}-1" not in ended.out
         assert f"resume=true goes on with sweep {folder.name}; without it all" in ended.out
         assert untouched()
-    other = entry("bench", results, "-m", "batch=1,2", "plan=true", *WORDS)
-    assert "2 of 2 cells to run" in other.out
-    assert untouched()

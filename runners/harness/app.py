@@ -4,6 +4,7 @@
 config is wrong, and nothing was run. 130: Ctrl-C. 143: SIGTERM.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -169,6 +170,7 @@ def run_cells(app: App) -> NoReturn:
     for cell in wrong:
         print(f"{cell.cell} {cell.outcome}: {cell.reason}", file=sys.stderr)
     lost = not all(cell.tracked for cell in app.returned)
+    gc.freeze()  # collecting all of torch and MLflow once more at exit would take two seconds
     sys.exit(status or int(bool(wrong) or lost))
 
 

@@ -116,7 +116,7 @@ def one_line(error: Exception) -> str:
                 rf"'\1' is not {meaning}",
                 message,
             )
-        return f"{cause.full_key}: {message}"
+        return f"{cause.full_key}: {message}" if cause.full_key else message
     return " ".join(text.split())
 
 

@@ -90,13 +90,14 @@ def outcome_of(folder: Path) -> str:
     return "ok" if fine == planned else "failed"
 
 
-def _nothing_to_sum_up(store: Store, folder: Path) -> str:
+def sum_up(store: Store, folder: Path) -> str:
+    """A sweep without tables."""
     return outcome_of(folder)
 
 
 @contextmanager
 def tracked_sweep(
-    kind: str, sweep: Sweep, sum_up: Callable[[Store, Path], str] = _nothing_to_sum_up
+    kind: str, sweep: Sweep, sum_up: Callable[[Store, Path], str] = sum_up
 ) -> Iterator[None]:
     """Open the parent run of a sweep whose jobs run inside; end it however they end.
 

@@ -5,6 +5,7 @@ builds on it. Disk is read first, then who is alive, then the store: what a proc
 ended is in what is read after it.
 """
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,7 @@ from runners.harness.tracking import Store, open_store
 
 def run(config: DoctorConfig) -> int:
     """Tell or mend what is wrong; returns how much is left."""
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     store = open_store(config.tracking)
     if config.prune and database(store) is None:
         raise UsageError(

@@ -112,7 +112,7 @@ def locations(path: Path) -> list[Finding]:
         what = f"the artefacts of {runs} runs and {len(rows) - runs} experiments"
         found.append(
             Finding(
-                f"{path}: {what} are said to be in {root}, where they are not",
+                f"{path}: {what} are said to be in {root}",
                 f"corrects it to {path.parent / 'artifacts'}",
                 partial(_point, path, rows),
             )
@@ -135,11 +135,15 @@ def _lost(path: Path) -> list[_Lost]:
 
 
 def _looked_up(here: Path, table: str, key: str, uri: str) -> _Lost | None:
-    """ROOT/KIND of an experiment and ROOT/KIND/RUN/artifacts of a run, if ROOT is not there."""
+    """ROOT/KIND of an experiment and ROOT/KIND/RUN/artifacts of a run, if ROOT is not there, or is
+    where this folder was copied from.
+    """
     old, depth = local_path(uri), 1 if table == "experiments" else 3
-    if old is None or len(old.parts) <= depth or old.exists():
+    if old is None or len(old.parts) <= depth:
         return None
     new, root = here.joinpath(*old.parts[-depth:]), old.parents[depth - 1]
+    if old.exists() and (not new.exists() or new.resolve() == old.resolve()):
+        return None
     return _Lost(root, new.as_uri(), table, key) if new.exists() or not root.exists() else None
 
 

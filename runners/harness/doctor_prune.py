@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from runners.harness.doctor_disk import Finding, Processes, Unit
-from runners.harness.doctor_store import Run, Runs, local_path
+from runners.harness.doctor_store import Run, Runs, local_path, other_store
 from runners.harness.tracking import Store
 
 
@@ -26,7 +26,9 @@ def old(
     before = time.time() - age_s
     for unit in units:
         own = runs.by_sweep.get(unit.identity, [])
-        if unit.facts and unit.ended < before and not _busy(unit, processes, own):
+        if not unit.facts or unit.ended >= before or _busy(unit, processes, own):
+            continue
+        if not other_store(store, runs, unit):  # which would keep runs without folders
             yield unit.identity, _finding(store, unit.name, unit.ended, age, [unit.folder], own)
     on_disk = {unit.identity for unit in units}
     for identity, own in runs.by_sweep.items():

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from runners.harness.tracking import Store
+from runners.harness.doctor_disk import Unit, read_facts
+from runners.harness.tracking import TRACKED, Store
 
 _TAGS = "cell sweep top host pid process_started".split()
 
@@ -67,6 +68,19 @@ def database(store: Store) -> Path | None:
     """The sqlite file of a store that is in its own folder; None for any other."""
     path = store.dir / "mlflow.db"
     return path if store.uri == f"sqlite:///{path}" else None
+
+
+def other_store(store: Store, runs: Runs, unit: Unit) -> str:
+    """The URI of the store that a sweep or lone cell was tracked in, if it was not in this one."""
+    if unit.identity in runs.by_sweep:
+        return ""
+    for cell in unit.cells:
+        uri = str(read_facts(cell.folder / TRACKED, {"uri"})[0].get("uri", store.uri))
+        path = uri.removeprefix("sqlite:///")
+        moved = path != uri and not Path(path).is_file()  # this one, before it was moved or deleted
+        if uri != store.uri and not moved:
+            return uri
+    return ""
 
 
 def local_path(uri: str) -> Path | None:

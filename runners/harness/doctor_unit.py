@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from runners.harness.doctor_deliver import adopt, deliver, end, interrupt, outcome, put_back
-from runners.harness.doctor_disk import Cell, Finding, Processes, Unit, read_facts, settled
-from runners.harness.doctor_store import Run, Runs, database
+from runners.harness.doctor_disk import Cell, Finding, Processes, Unit, settled
+from runners.harness.doctor_store import Run, Runs, database, other_store
 from runners.harness.errors import first_line
 from runners.harness.result import write_json
 from runners.harness.tracking import TRACKED, Store
@@ -39,7 +39,7 @@ def findings(ward: Ward, unit: Unit) -> Iterator[Finding]:
     if not unit.facts:
         return
     runs = ward.runs
-    uri = _other_store(ward, unit)
+    uri = other_store(ward.store, runs, unit) if runs else ""
     if uri:
         ward.elsewhere[uri] += 1
         runs = None
@@ -70,20 +70,6 @@ def _odd(unit: Unit, folder: Path, why: str) -> Finding:
 def _remove_empty(folder: Path) -> str:
     folder.rmdir()
     return "removed"
-
-
-def _other_store(ward: Ward, unit: Unit) -> str:
-    """The URI of the store that has it, if that is not ours."""
-    runs = ward.runs
-    if runs is None or unit.identity in runs.by_sweep:
-        return ""
-    for cell in unit.cells:
-        uri = str(read_facts(cell.folder / TRACKED, {"uri"})[0].get("uri", ward.store.uri))
-        path = uri.removeprefix("sqlite:///")
-        moved = path != uri and not Path(path).is_file()  # ours, before it was moved or deleted
-        if uri != ward.store.uri and not moved:
-            return uri
-    return ""
 
 
 def _adopt(store: Store, runs: Runs, sweep: Unit, run_id: str) -> str:

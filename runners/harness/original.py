@@ -83,7 +83,7 @@ def from_store(stored: Stored) -> Original:
     try:
         config, record = stored.config, json.loads(stored.text("cell.json"))
     except TrackingError as error:
-        line = str(error)
+        line = str(error).rstrip(".")
         if "doctor" not in line:
             cure = "if the results folder was moved: python -m runners.doctor fix=true"
             line = f"{stored.cell}: {line}; {cure}"

@@ -94,9 +94,9 @@ class CellProgress:
         else:
             console.print(f"{self.title}: {phase}   ", end="\r", soft_wrap=False)
 
-    def done_before(self) -> None:
+    def done_before(self, outcome: str) -> None:
         """Leave a line that says that it need not run."""
-        self.finished(CellResult("ok", headline="done before"))
+        self.finished(CellResult(outcome, headline="done before"))
 
     def finished(self, result: CellResult) -> None:
         """Leave a line that says how it went."""

@@ -61,6 +61,8 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
     def filled_by(what: str, place: str, group: str, options: str) -> str:
         if where:
             return note or f"{what} where {where}"
+        if overrides.startswith(("run=", "config=")):  # a rerun, of one cell as it was
+            return what
         return f"{what}; this fills it{place}: {command(overrides, group, options)}"
 
     return [

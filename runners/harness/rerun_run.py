@@ -16,7 +16,7 @@ from hydra.types import RunMode
 
 from runners.harness import app, environment, inputs, original, verdict
 from runners.harness.config import CONFIG_ERRORS, flatten, one_line, to_config, to_dict
-from runners.harness.delivery import tracked_sweep
+from runners.harness.delivery import outcome_of, sum_up, tracked_sweep
 from runners.harness.errors import UsageError
 from runners.harness.keep import Kept, keep
 from runners.harness.kinds import KINDS
@@ -25,8 +25,9 @@ from runners.harness.paths import absolute
 from runners.harness.progress import CellProgress
 from runners.harness.result import CellResult, Place
 from runners.harness.stored import Top, find_cells
+from runners.harness.sweep import write_tables
 from runners.harness.tools_schema import RerunConfig
-from runners.harness.tracking import TrackingError, open_store
+from runners.harness.tracking import Store, TrackingError, open_store
 from tinygpt.checkpoint import weights_sha256
 
 
@@ -60,12 +61,17 @@ def rerun(config: RerunConfig, words: Sequence[str]) -> list[app.Finished]:
         [job.again.config for job in jobs],
         rerun_of=top.identity,
     )
-    with tracked_sweep(top.kind, sweep):
+    with tracked_sweep(top.kind, sweep, _tables if top.kind == "bench" else sum_up):
         places = [
             _place(sweep.folder / str(n), job, sweep.folder.name, n, typed)
             for n, job in enumerate(jobs)
         ]
         return [_run(job, place) for job, place in zip(jobs, places, strict=True)]
+
+
+def _tables(store: Store, folder: Path) -> str:
+    write_tables(store, folder)
+    return outcome_of(folder)
 
 
 def _originals(config: RerunConfig) -> tuple[Top | None, list[Original]]:

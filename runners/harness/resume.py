@@ -77,7 +77,6 @@ def finished(config: BenchConfig) -> Finished | None:
     place = Place.of_job()
     if not done_cells(place.folder.parent, {place.number: config}):
         return None
-    progress.CellProgress(place).done_before()
     tracked = True
     if not (place.folder / TRACKED).is_file():
         try:
@@ -86,6 +85,7 @@ def finished(config: BenchConfig) -> Finished | None:
             progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
             tracked = False
     outcome = _read(place.folder / "cell.json")["outcome"]
+    progress.CellProgress(place).done_before(outcome)
     return Finished(place.cell, outcome, "", tracked)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from runners.harness.errors import first_line
 from runners.harness.result import read_rows
 from runners.harness.tracking import Store, TrackingError
 
@@ -51,13 +52,12 @@ class Stored:
 
     def text(self, name: str) -> str:
         """One of its files; TrackingError, with the cure, where it is not to be had."""
-        path = self.path(name)
         try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
+            return self.path(name).read_text(encoding="utf-8")
+        except (OSError, TrackingError) as error:
             raise TrackingError(
-                f"{self.cell}: {name} cannot be read ({error.strerror}: {path}); if the results "
-                "folder was moved: python -m runners.doctor fix=true"
+                f"{self.cell}: {name} cannot be read ({first_line(error)}); if the results folder "
+                "was moved: python -m runners.doctor fix=true"
             ) from None
 
     @property

@@ -6,6 +6,7 @@ The sweep's folder holds sweep.json, tables/, and one folder a cell.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runners.harness import progress
 from runners.harness.app import Sweep
@@ -14,6 +15,9 @@ from runners.harness.errors import UsageError
 from runners.harness.plan import calibrate, duration, estimate_s
 from runners.harness.schema import BenchConfig
 from runners.harness.tracking import Store, TrackingError, open_store
+
+if TYPE_CHECKING:
+    from runners.harness.render import Table
 
 
 def prepared(sweep: Sweep) -> Sweep:
@@ -71,14 +75,21 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             yield
 
 
-def _show_tables(store: Store, folder: Path) -> str:
-    """Write the sweep's tables down and print them; returns what its cells came to."""
+def write_tables(store: Store, folder: Path) -> list["Table"]:
+    """Write a sweep's tables into its folder."""
     from runners.harness import render
     from runners.harness.tables import cells
 
     frame = cells(folder.name, store)
-    shown = render.bench_tables(frame)
-    render.write(folder / "tables", shown, frame)
-    for table in shown:
+    tables = render.bench_tables(frame)
+    render.write(folder / "tables", tables, frame)
+    return tables
+
+
+def _show_tables(store: Store, folder: Path) -> str:
+    """Write the sweep's tables down and print them; returns what its cells came to."""
+    from runners.harness import render
+
+    for table in write_tables(store, folder):
         render.show(table)
     return outcome_of(folder)

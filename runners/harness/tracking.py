@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from runners.harness import record
+from runners.harness import experiments, record
 from runners.harness.paths import absolute
 from runners.harness.result import owner, write_json
 from runners.harness.schema import TrackingConfig
@@ -88,6 +88,7 @@ class Store:
         for name in ("alembic", "mlflow.store.db.utils"):
             logging.getLogger(name).setLevel(logging.WARNING)
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         from mlflow.tracking import MlflowClient
 
         if self._given_uri:
@@ -105,27 +106,9 @@ class Store:
     def experiment_id(self, kind: str) -> str:
         """The id of experiment ``tinygpt/KIND``, made or restored where need be."""
         if kind not in self._experiment_ids:
-            self._experiment_ids[kind] = self._find_or_make_experiment(kind)
+            folder = None if self._given_uri else self.dir / "artifacts" / kind
+            self._experiment_ids[kind] = experiments.find_or_make(self.client, kind, folder)
         return self._experiment_ids[kind]
-
-    def _find_or_make_experiment(self, kind: str) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name = f"tinygpt/{kind}"
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
-            location = None if self._given_uri else (self.dir / "artifacts" / kind).as_uri()
-            # Without this tag the UI opens its view for traces of agents.
-            tags = {"mlflow.experimentKind": "custom_model_development"}
-            try:
-                return str(self.client.create_experiment(name, location, tags))
-            except MlflowException:  # another process was faster
-                found = self.client.get_experiment_by_name(name)
-                if found is None:
-                    raise
-        if found.lifecycle_stage == "deleted":
-            self.client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
 
     def begin_sweep(self, facts: Mapping[str, Any], tags: dict[str, str] | None = None) -> str:
         """Open the run of a sweep, of which sweep.json has the facts; returns MLflow's id."""
