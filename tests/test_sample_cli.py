@@ -244,11 +244,14 @@ def test_a_reader_that_went_away_leaves_no_cell_running(
             return super().write(text)
 
     stub = SimpleNamespace(stdout=Gone())
+    told: list[bool] = []
     monkeypatch.setattr("runners.harness.sample_screen.sys", stub)
+    monkeypatch.setattr("runners.harness.sample_screen.reader_gone", lambda: told.append(True))
     sample("prompt.text=Holmes")
+    assert told
     (cell,) = sample.cells()
     outcome = json.loads((cell / "cell.json").read_text())["outcome"]
-    assert outcome != "running"
+    assert outcome == "ok"
     assert [run.data.tags["tinygpt.outcome"] for run in sample.runs()] == [outcome]
 
 

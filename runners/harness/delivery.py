@@ -75,7 +75,7 @@ def _begin(store: Store, kind: str, sweep: Sweep) -> str:
     digests = [digest(config) for config in sweep.configs]
     facts = {"sweep": folder.name, "kind": kind, "overrides": sweep.overrides}
     facts |= {"cells": len(digests), "digests": digests, "rerun_of": sweep.rerun_of}
-    facts |= {**owner(), "started": time.time()}
+    facts |= {**owner(), "started": time.time(), "uri": store.uri}
     facts["run_id"] = store.begin_sweep(facts)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, facts)

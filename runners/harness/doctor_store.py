@@ -74,8 +74,9 @@ def other_store(store: Store, runs: Runs, unit: Unit) -> str:
     """The URI of the store that a sweep or lone cell was tracked in, if it was not in this one."""
     if unit.identity in runs.by_sweep:
         return ""
-    for cell in unit.cells:
-        uri = str(read_facts(cell.folder / TRACKED, {"uri"})[0].get("uri", store.uri))
+    tracked = [read_facts(cell.folder / TRACKED, {"uri"})[0] for cell in unit.cells]
+    for facts in [unit.facts, *tracked]:
+        uri = str(facts.get("uri", store.uri))
         path = uri.removeprefix("sqlite:///")
         moved = path != uri and not Path(path).is_file()  # this one, before it was moved or deleted
         if uri != store.uri and not moved:
