@@ -76,6 +76,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
             config.model, config.batch.size, held, values
         ),
     }
+    result.headline = "0 new tokens, nothing to measure"
     summarise(config, result, prompt_tokens=prompt_tokens)
     before, new = ids[:, :prompt_tokens].tolist(), ids[:, prompt_tokens:].tolist()
     result.tags["tinygpt.tokens_sha256"] = identity.sha256(new)

@@ -25,7 +25,10 @@ from runners.harness.schemas import SCHEMAS
 C = TypeVar("C")
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
-PROMPT_HINT = "a text that Hydra's grammar cannot carry goes into a file: prompt.file=PATH"
+PROMPT_HINT = (
+    "put the text into quotes of its own, \"prompt.text='…'\", or, exact to the byte, into a file: "
+    "prompt.file=PATH"
+)
 CHANGES_NOTHING = ("timing", "tracking", "resume", "plan")
 """Parts of a config that change neither tokens nor their time."""
 _TYPES = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}

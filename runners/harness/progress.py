@@ -49,6 +49,8 @@ class SweepProgress:
         self._bar.refresh()
 
 
+_PLACE = ("tracking.", "prompt.", "device.threads")
+"""Words that say little of what a lone cell is, and at length."""
 _sweep: SweepProgress | None = None
 _axes: set[str] | None = None
 
@@ -84,6 +86,10 @@ class CellProgress:
         if _axes is not None:
             names = [name for name in names if name.partition("=")[0] in _axes]
         self.swept = _axes is not None
+        if place.rerun_of:
+            names = [f"{place.rerun_of} again"]
+        elif not self.swept:  # by the id that other commands take
+            names = [place.cell, *(name for name in names if not name.startswith(_PLACE))]
         self.title = " ".join(names) or "one cell"
 
     def __call__(self, phase: str) -> None:

@@ -66,7 +66,9 @@ def rerun(config: RerunConfig, words: Sequence[str]) -> list[app.Finished]:
             _place(sweep.folder / str(n), job, sweep.folder.name, n, typed)
             for n, job in enumerate(jobs)
         ]
-        return [_run(job, place) for job, place in zip(jobs, places, strict=True)]
+        ended = [_run(job, place) for job, place in zip(jobs, places, strict=True)]
+        print(f"{len(jobs)} cells of {top.identity} run again as {sweep.folder.name}")
+        return ended
 
 
 def _tables(store: Store, folder: Path) -> str:

@@ -49,6 +49,7 @@ def _sum_up(store: Store, folder: Path) -> str:
     for name, page in (("samples.md", to_markdown(frame)), ("samples.html", to_html(frame))):
         (folder / "tables" / name).write_text(page, encoding="utf-8")
     render.show(table)
+    print(f"the texts side by side: {folder / 'tables' / 'samples.html'}")
     return outcome_of(folder)
 
 

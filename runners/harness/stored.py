@@ -1,6 +1,7 @@
 """What is in the store, found by the ids that people type, with all that was kept of it."""
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,15 +111,25 @@ def find_top(store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str
         where = f"{_TOP} and tags.`tinygpt.sweep` LIKE '{safe}%'"
         found = [(kind, run) for kind in kinds for run in store.search(kind, where)]
     if not found:
-        raise ValueError(
-            f"{key}={wanted}: no such sweep or cell in {store.dir}; latest is the newest one, "
-            "`python -m runners.tables table=runs` lists them"
-        )
+        raise ValueError(f"{key}={wanted}: {_not_found(store, wanted, safe, kinds)}")
     ids = sorted({run.data.tags["tinygpt.sweep"] for _, run in found})
     if len(ids) > 1:
         raise ValueError(f"{key}={wanted}: {len(ids)} begin so ({', '.join(ids[:5])}); say more")
     kind, run = found[0]
     return Top(kind, ids[0], run.data.tags.get("tinygpt.overrides", ""))
+
+
+def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> str:
+    """Why there is no such run; that it is one of another kind, if it is."""
+    for kind in KINDS if safe == wanted and wanted else ():
+        where = f"{_TOP} and tags.`tinygpt.sweep` LIKE '{safe}%'"
+        if kind not in kinds and store.search(kind, where, limit=1):
+            return f"is a run of {kind}, and this is about {', '.join(kinds)}"
+    here = shlex.join(["tracking.dir=" + str(store.dir)])
+    return (
+        f"no such sweep or cell in {store.dir}; latest is the newest of kind bench that is no "
+        f"rerun, and `python -m runners.tables table=runs {here}` lists all of them"
+    )
 
 
 def cells_of(store: Store, top: Top) -> list[Stored]:

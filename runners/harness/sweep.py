@@ -72,7 +72,13 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             if skipped:
                 progress.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
         with progress.sweep(estimates, set(sweep.axes)):
-            yield
+            try:
+                yield
+            except KeyboardInterrupt:
+                progress.console.print(
+                    "stopped; the same command with resume=true goes on from here"
+                )
+                raise
 
 
 def write_tables(store: Store, folder: Path) -> list["Table"]:

@@ -95,7 +95,8 @@ class CompareConfig:
         if self.fail_if_slower is not None:
             require(
                 0.0 < self.allowed < 1.0,
-                f"fail_if_slower={self.fail_if_slower}: must be above 0 and below 100%, such as 5%",
+                f"fail_if_slower={self.fail_if_slower}: must be a share of above 0 and below 1, "
+                "such as 0.05, or with its sign, 5%",
             )
 
     @property

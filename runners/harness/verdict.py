@@ -95,6 +95,8 @@ def _tokens(
         return "not comparable", "there are no new tokens to compare"
     if found is None:
         rows = f"{len(both)} {'row' if len(both) == 1 else 'rows'}"
+        if len(old_rows) != len(new_rows):
+            rows += " that both have,"
         return "identical", f"{rows} of {_common(old_rows, new_rows):,} new tokens"
     rounding = [key for key in changed if key.startswith(ARITHMETIC)]
     rounding += [f"another {name}" for name in _elsewhere(original, new)]
