@@ -343,7 +343,10 @@ def test_a_cell_of_a_sweep_and_a_lone_cell(typed: Typed) -> None:
         (["a=aaaa0001", "b=eeee0002"], "no partner: eeee0002 has cache rolling / none"),
         (["a=aaaa0001", "b=eeee0003"], "python -m runners.rerun run=eeee0003"),
         (["a=5a000000", "b=5a000001", "format=xls"], "must be one of rich, md, csv, json"),
-        (["a=5a000000", "b=5a000001", "fail_if_slower=yes"], "must be a share of above 0 and below 1"),
+        (
+            ["a=5a000000", "b=5a000001", "fail_if_slower=yes"],
+            "must be a share of above 0 and below 1",
+        ),
         (["a=5a000000", "b=5a000001", "c=1"], "c"),
         (["-m", "a=aaaa0001", "b=aaaa0001,5a000001"], "leave -m out"),
     ],
