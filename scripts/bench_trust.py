@@ -1,61 +1,82 @@
-"""Can a verdict be trusted? One cell measured in pairs, and once slowed down on purpose.
+"""Can a verdict be trusted? One cell measured twenty times in interleaved pairs, and slowed down.
 
     python scripts/bench_trust.py [--pairs 20] [--slowdown 0.15] [KEY=VALUE ...]
 
-Each pair is two measurements of one cell, one after the other, ten repeats a side: a verdict of
-faster or slower is wrong. A third measurement of each pair is slowed down by a wait after every
-generation: a verdict other than slower has missed it. KEY=VALUE words set the cell as for
-runners.bench; the default is device.threads=1 length=64. Exit 1 if more than one pair in twenty is
-called different, or fewer than 18 in 20 slowed ones are called slower.
+Each pair is one and the same cell, ten repeats a side, taken in turn: a verdict of faster or slower
+is wrong. Between them ten repeats are slowed down by a wait after every generation: a verdict other
+than slower has missed it. KEY=VALUE words set the cell as for runners.bench; the default is
+device.threads=1 length=64. Exit 1 if more than one pair in twenty is called different, or fewer
+than 18 in 20 slowed ones are called slower.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
 
+import torch
 from hydra import compose, initialize_config_dir
-from torch import Tensor
 
 from runners.harness import config as configs
-from runners.harness.cell import run_cell
+from runners.harness import inputs, timing
 from runners.harness.paths import conf_dir
-from runners.harness.result import CellResult
 from runners.harness.schema import BenchConfig
 from runners.harness.stats import Ratio, compare
-from tinygpt.engines.eager import EagerEngine
+from runners.harness.timing import Generate
+from tinygpt.engines import make_engine
+from tinygpt.generation import OnToken, go_on
+from tinygpt.sampling import make_sampler
 
-REPEATS = ["timing.min_repeats=10", "timing.max_repeats=10", "timing.budget_s=600"]
+REPEATS = 10
+SIDES = ("first", "second", "slowed")
 
 
-@contextmanager
-def slowed(share: float) -> Iterator[None]:
-    """Every generation takes ``share`` longer inside."""
-    original = EagerEngine.generate
+def generation(config: BenchConfig) -> Generate:
+    """The cell's own generation, warmed up."""
+    device = torch.device(config.device.kind)
+    model, prompt = inputs.make_model(config, device), inputs.make_prompt(config, None, [])
+    prompt = prompt.to(device)
+    batch, new = config.batch.size, config.length.new_tokens
+    end = prompt.shape[1] + new
+    engine = make_engine(config.engine, model, config.cache, batch=batch, max_positions=end)
+    sampler = make_sampler(config.sampler, batch=batch, seed=config.seed, device=device)
 
-    def generate(self: EagerEngine, *arguments: Any) -> Tensor:
+    def generate(on_token: OnToken) -> None:
+        sampler.reset(prompt, config.model.vocab_size)
+        engine.generate(prompt, new, sampler, on_token)
+
+    generate(go_on)
+    return generate
+
+
+def slowed(generate: Generate, share: float) -> Generate:
+    """The same, with a wait that makes it take ``share`` longer."""
+
+    def wait(on_token: OnToken) -> None:
         start = perf_counter()
-        ids = original(self, *arguments)
+        generate(on_token)
         until = start + (perf_counter() - start) * (1 + share)
         while perf_counter() < until:
             pass
-        return ids
 
-    EagerEngine.generate = generate  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        EagerEngine.generate = original  # type: ignore[method-assign]
+    return wait
 
 
-def judged(new: CellResult, old: CellResult) -> Ratio:
-    """What a table says of two cells of one round each."""
-    sides = [[json.loads(cell.tags["tinygpt.rates"])] for cell in (new, old)]
-    drift = new.metrics["reference_ms"] / old.metrics["reference_ms"]
-    return compare(*sides, drift=drift)
+def measure(config: BenchConfig, share: float) -> dict[str, Ratio]:
+    """One pair and its slowed third, as a table would judge them."""
+    synchronize = timing.synchronizer(torch.device(config.device.kind))
+    plain = generation(config)
+    ways = dict(zip(SIDES, (plain, plain, slowed(plain, share)), strict=True))
+    device = torch.device(config.device.kind)
+    references = {side: timing.reference_ms(device, synchronize) for side in SIDES}
+    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+    for _ in range(REPEATS):
+        for side, way in ways.items():
+            seconds = timing.timed_repeat(way, synchronize)[1]
+            rates[side].append(config.batch.size * config.length.new_tokens / seconds)
+    return {
+        side: compare([rates[side]], [rates["first"]], drift=references[side] / references["first"])
+        for side in SIDES[1:]
+    }
 
 
 def main() -> int:
@@ -67,19 +88,18 @@ def main() -> int:
     asked = parser.parse_args()
     configs.register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = configs.to_config(compose("bench", [*asked.words, *REPEATS]), BenchConfig)
-    found: dict[str, list[Ratio]] = {"unchanged": [], "slowed": []}
-    for pair in range(1, asked.pairs + 1):
-        first, second = run_cell(config), run_cell(config)
-        with slowed(asked.slowdown):
-            third = run_cell(config)
-        for name, new in (("unchanged", second), ("slowed", third)):
-            ratio = judged(new, first)
-            found[name].append(ratio)
-            span = "" if ratio.low is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
-            print(f"pair {pair:2} {name:9}: {ratio.verdict:7} {ratio.ratio:.3f}{span}", flush=True)
-    wrong = sum(ratio.verdict in ("faster", "slower") for ratio in found["unchanged"])
-    seen = sum(ratio.verdict == "slower" for ratio in found["slowed"])
+        config = configs.to_config(compose("bench", asked.words), BenchConfig)
+    found: dict[str, list[str]] = {side: [] for side in SIDES[1:]}
+    with inputs.threads(config.device, []):
+        for pair in range(1, asked.pairs + 1):
+            for side, ratio in measure(config, asked.slowdown).items():
+                found[side].append(ratio.verdict)
+                span = "" if ratio.low is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
+                print(
+                    f"pair {pair:2} {side:6}: {ratio.verdict:7} {ratio.ratio:.3f}{span}", flush=True
+                )
+    wrong = sum(verdict in ("faster", "slower") for verdict in found["second"])
+    seen = found["slowed"].count("slower")
     print(f"unchanged: {wrong} of {asked.pairs} called different, 1 in 20 is allowed")
     print(f"{asked.slowdown:.0%} slower: {seen} of {asked.pairs} found, 18 in 20 are wanted")
     return int(wrong > asked.pairs / 20 or seen < 0.9 * asked.pairs)
