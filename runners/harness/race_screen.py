@@ -6,7 +6,6 @@ Drawn by the main thread only. Prompts and texts are text: no markup, no control
 import io
 import json
 import sys
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from runners.harness import progress
 from runners.harness.race_run import Race, Report, Side, replay, speed
+from runners.harness.stream import printable
 
 MIN_WIDTH, MIN_HEIGHT = 60, 18
 _MOST_ROWS = 36
@@ -140,9 +140,8 @@ def _tail(race: Race, side: Side, n: int, width: int, rows: int, console: Consol
 
 
 def _visible(text: str) -> str:
-    """No character that would steer the terminal."""
-    text = text.replace("\r\n", "\n").replace("\t", " ")
-    return "".join("�" if c != "\n" and unicodedata.category(c) == "Cc" else c for c in text)
+    """No character that would steer the terminal, and none that is as wide as it likes."""
+    return printable(text.replace("\r\n", "\n").replace("\t", " "))
 
 
 def _bins(side: Side, n: int, width: int) -> list[float]:

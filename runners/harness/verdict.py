@@ -170,10 +170,11 @@ def _timing(
     if decisive:
         return "not comparable", f"the command changes {', '.join(decisive)}"
     elsewhere = _elsewhere(original, new)
-    old_ms = original.record.get("metrics", {}).get("reference_ms")
-    new_ms = new.metrics.get("reference_ms")
-    drift = new_ms / old_ms if old_ms and new_ms and not elsewhere else 1.0
-    ratio = stats.compare([sides[0]], [sides[1]], drift=drift)
+    figures = (new.metrics, original.record.get("metrics", {}))
+    times = [
+        [f["reference_ms"]] if f.get("reference_ms") and not elsewhere else [] for f in figures
+    ]
+    ratio = stats.compare([sides[0]], [sides[1]], drift=stats.drift(*times))
     n = f"{ratio.n[0]} repeats against {ratio.n[1]}"
     interval = "" if ratio.low is None else f", 99 % interval {ratio.low:.3f} to {ratio.high:.3f}"
     where = f", on another {', '.join(elsewhere)}" if elsewhere else ""
