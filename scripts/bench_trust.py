@@ -1,12 +1,14 @@
 """Can a verdict be trusted? One cell measured twenty times in interleaved pairs, and slowed down.
 
-    python scripts/bench_trust.py [--pairs 20] [--slowdown 0.15] [KEY=VALUE ...]
+    python scripts/bench_trust.py [--pairs 20] [--slowdown 0.15] [--turns 48] [KEY=VALUE ...]
 
-Each pair is one and the same cell, ten repeats a side, taken in turn: a verdict of faster or slower
-is wrong. Between them ten repeats are slowed down by a wait after every generation: a verdict other
-than slower has missed it. KEY=VALUE words set the cell as for runners.bench; the default is
-model=nano device.threads=1. Exit 1 if more than one pair in twenty is called different, or fewer
-than 18 in 20 slowed ones are called slower.
+A pair is one and the same cell with ten values a side, judged as a table judges ten rounds of one
+sweep: any verdict of faster or slower is wrong. A third side takes part whose generations are
+slowed down by a wait after each: a verdict other than slower has missed it. A value is the rate of
+so many generations, and the sides take turns after every one of them, so that a burst of the
+machine's other work hits all of them alike. KEY=VALUE words set the cell as for runners.bench; the
+default is model=nano length.new_tokens=16 device.threads=1. Exit 1 if more than one pair in twenty
+is called different, or fewer than 18 in 20 slowed ones are called slower.
 """
 
 import argparse
@@ -20,14 +22,15 @@ from runners.harness import config as configs
 from runners.harness import inputs, timing
 from runners.harness.paths import conf_dir
 from runners.harness.schema import BenchConfig
-from runners.harness.stats import Ratio, compare, drift
+from runners.harness.stats import Pair, Ratio, compare
 from runners.harness.timing import Generate
 from tinygpt.engines import make_engine
 from tinygpt.generation import OnToken, go_on
 from tinygpt.sampling import make_sampler
 
-REPEATS = 10
+VALUES = 10
 SIDES = ("first", "second", "slowed")
+CELL = ["model=nano", "length.new_tokens=16", "device.threads=1"]
 
 
 def generation(config: BenchConfig) -> Generate:
@@ -61,25 +64,21 @@ def slowed(generate: Generate, share: float) -> Generate:
     return wait
 
 
-def measure(config: BenchConfig, share: float) -> dict[str, Ratio]:
+def measure(config: BenchConfig, share: float, turns: int) -> dict[str, Ratio]:
     """One pair and its slowed third, as a table would judge them."""
     synchronize = timing.synchronizer(torch.device(config.device.kind))
     plain = generation(config)
     ways = dict(zip(SIDES, (plain, plain, slowed(plain, share)), strict=True))
-    device = torch.device(config.device.kind)
-    rates: dict[str, list[float]] = {side: [] for side in SIDES}
-    references: dict[str, list[float]] = {side: [] for side in SIDES}
-    for n in range(REPEATS):
-        for side in SIDES[n % 3 :] + SIDES[: n % 3]:  # none has always the same one before it
-            references[side].append(timing.reference_ms(device, synchronize))
-            seconds = timing.timed_repeat(ways[side], synchronize)[1]
-            rates[side].append(config.batch.size * config.length.new_tokens / seconds)
-    return {
-        side: compare(
-            [rates[side]], [rates["first"]], drift=drift(references[side], references["first"])
-        )
-        for side in SIDES[1:]
-    }
+    rates: dict[str, list[list[float]]] = {side: [] for side in SIDES}
+    for _ in range(VALUES):
+        seconds = dict.fromkeys(SIDES, 0.0)
+        for n in range(turns):
+            for side in SIDES[n % 3 :] + SIDES[: n % 3]:  # none has always the same one before it
+                seconds[side] += timing.timed_repeat(ways[side], synchronize)[1]
+        tokens = turns * config.batch.size * config.length.new_tokens
+        for side in SIDES:
+            rates[side].append([tokens / seconds[side]])
+    return {side: compare(Pair(rates[side], rates["first"], shared=True)) for side in SIDES[1:]}
 
 
 def main() -> int:
@@ -87,7 +86,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Verdicts on cells that do not differ, and do.")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--slowdown", type=float, default=0.15)
-    parser.add_argument("words", nargs="*", default=["model=nano", "device.threads=1"])
+    parser.add_argument("--turns", type=int, default=48)
+    parser.add_argument("words", nargs="*", default=CELL)
     asked = parser.parse_args()
     configs.register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -95,7 +95,7 @@ def main() -> int:
     found: dict[str, list[str]] = {side: [] for side in SIDES[1:]}
     with inputs.threads(config.device, []):
         for pair in range(1, asked.pairs + 1):
-            for side, ratio in measure(config, asked.slowdown).items():
+            for side, ratio in measure(config, asked.slowdown, asked.turns).items():
                 found[side].append(ratio.verdict)
                 span = "" if ratio.low is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
                 print(

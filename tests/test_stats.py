@@ -13,6 +13,7 @@ from runners.harness.metrics import rates
 from runners.harness.stats import (
     MIN_VALUES,
     Pair,
+    Ratio,
     compare,
     drift,
     overall,
@@ -26,6 +27,12 @@ SAMPLES = st.lists(st.floats(1.0, 1e4), min_size=1, max_size=12)
 def noisy(center: float, *, n: int = 20, share: float = 0.02, seed: int = 0) -> list[float]:
     """Repeats around ``center`` with a deviation of ``share`` of it."""
     return list(np.random.default_rng(seed).normal(center, share * center, n))
+
+
+def compared(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], drift: float = 1.0
+) -> Ratio:
+    return compare(Pair(a, b, drift))
 
 
 def test_b4_the_rate_of_three_repeats_is_the_median_never_the_mean() -> None:
@@ -115,31 +122,31 @@ def test_percentiles_that_the_sample_does_not_support_are_left_out(
 
 
 def test_a_planted_difference_of_15_percent_is_found() -> None:
-    up = compare([noisy(115, seed=1)], [noisy(100, seed=2)])
+    up = compared([noisy(115, seed=1)], [noisy(100, seed=2)])
     assert up.verdict == "faster"
     assert up.ratio == pytest.approx(1.15, rel=0.02)
     assert up.low is not None
     assert 1.05 < up.low < up.ratio
-    assert compare([noisy(100, seed=2)], [noisy(115, seed=1)]).verdict == "slower"
+    assert compared([noisy(100, seed=2)], [noisy(115, seed=1)]).verdict == "slower"
 
 
 def test_no_difference_is_called_on_equal_samples() -> None:
     verdicts = [
-        compare([noisy(100, share=0.04, seed=2 * s)], [noisy(100, share=0.04, seed=2 * s + 1)])
+        compared([noisy(100, share=0.04, seed=2 * s)], [noisy(100, share=0.04, seed=2 * s + 1)])
         for s in range(30)
     ]
     assert {v.verdict for v in verdicts} <= {"same", "unclear"}
-    assert compare([noisy(100, seed=1)], [noisy(100, seed=1)]).verdict == "same"
+    assert compared([noisy(100, seed=1)], [noisy(100, seed=1)]).verdict == "same"
 
 
 @pytest.mark.parametrize(("n_a", "n_b"), [(4, 4), (4, 50), (50, 4), (1, 1)])
 def test_fewer_than_five_values_a_side_are_unclear(n_a: int, n_b: int) -> None:
-    r = compare([[200.0] * n_a], [[100.0] * n_b])
+    r = compared([[200.0] * n_a], [[100.0] * n_b])
     assert (r.ratio, r.low, r.high, r.verdict, r.n) == (2.0, None, None, "unclear", (n_a, n_b))
 
 
 def test_five_values_may_be_spread_over_rounds() -> None:
-    r = compare([[200.0], [200.0] * 4], [[100.0] * 3, [100.0] * 2])
+    r = compared([[200.0], [200.0] * 4], [[100.0] * 3, [100.0] * 2])
     assert (r.ratio, r.verdict, r.n) == (2.0, "faster", (5, 5))
 
 
@@ -153,7 +160,7 @@ def test_five_values_may_be_spread_over_rounds() -> None:
     ],
 )
 def test_verdict_at_the_margin_of_5_percent(a: float, b: float, verdict: str) -> None:
-    r = compare([[a] * 5], [[b] * 5])
+    r = compared([[a] * 5], [[b] * 5])
     assert r.verdict == verdict
     assert r.low == pytest.approx(a / b)
     assert r.high == pytest.approx(a / b)
@@ -162,26 +169,26 @@ def test_verdict_at_the_margin_of_5_percent(a: float, b: float, verdict: str) ->
 @pytest.mark.parametrize("ratio", [1.0, 1.05, 1 / 1.05])
 def test_an_interval_across_the_margin_is_unclear(ratio: float) -> None:
     spread_out = [80.0, 90.0, 100.0, 110.0, 120.0]
-    assert compare([[v * ratio for v in spread_out]], [spread_out]).verdict == "unclear"
+    assert compared([[v * ratio for v in spread_out]], [spread_out]).verdict == "unclear"
 
 
 @pytest.mark.parametrize("drift", [1.1, 1 / 1.1])
 def test_drift_widens_the_interval_of_a_single_round(drift: float) -> None:
     a, b = [[110.0] * 5], [[100.0] * 5]
-    assert compare(a, b).verdict == "faster"
-    drifted = compare(a, b, drift=drift)
+    assert compared(a, b).verdict == "faster"
+    drifted = compared(a, b, drift=drift)
     assert drifted.ratio == 1.1
     assert drifted.low == pytest.approx(1.0)
     assert drifted.high == pytest.approx(1.21)
     assert drifted.verdict == "unclear"
-    assert compare(a * 2, b, drift=drift).verdict == "unclear"  # one side is enough
-    assert compare(a * 2, b * 2, drift=drift) == compare(a * 2, b * 2)
+    assert compared(a * 2, b, drift=drift).verdict == "unclear"  # one side is enough
+    assert compared(a * 2, b * 2, drift=drift) == compared(a * 2, b * 2)
 
 
 def test_rounds_are_resampled_before_repeats() -> None:
     # Rounds that disagree: drawn two at a time their medians are 100, 110 or 120, and nothing
     # that the five equal repeats within each say can narrow that.
-    r = compare([[100.0] * 5, [120.0] * 5], [[100.0] * 5] * 2)
+    r = compared([[100.0] * 5, [120.0] * 5], [[100.0] * 5] * 2)
     assert r.ratio == pytest.approx(1.1)
     assert r.low == pytest.approx(1.0)
     assert r.high == pytest.approx(1.2)
@@ -189,8 +196,47 @@ def test_rounds_are_resampled_before_repeats() -> None:
     assert r.n == (10, 10)
 
 
+def test_what_slowed_a_round_slowed_both_sides_of_it() -> None:
+    weather = [100.0, 60.0, 110.0, 80.0, 95.0, 70.0]
+    a, b = [[0.87 * v] for v in weather], [[v] for v in weather]
+    assert compare(Pair(a, b)).verdict == "unclear"
+    r = compare(Pair(a, b, shared=True))
+    assert (r.verdict, r.ratio) == ("slower", pytest.approx(0.87))
+    assert (r.low, r.high) == (pytest.approx(0.87), pytest.approx(0.87))
+    assert overall([Pair(a, b, shared=True)] * 2).high == pytest.approx(0.87)
+
+
+def test_rounds_that_are_shared_but_not_alike_are_as_unsure_as_others() -> None:
+    a, b = ([[v] for v in noisy(100, n=30, share=0.1, seed=s)] for s in (1, 2))
+    widths = []
+    for shared in (True, False):
+        r = compare(Pair(a, b, shared=shared))
+        assert r.low is not None
+        assert r.high is not None
+        widths.append(math.log(r.high / r.low))
+    assert widths[0] == pytest.approx(widths[1], rel=0.25)
+
+
+def test_sides_of_so_many_rounds_share_none() -> None:
+    with pytest.raises(ValueError, match="sides of 2 and 1 rounds share no rounds"):
+        Pair([[1.0], [1.0]], [[1.0]], shared=True)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_interval_of_rounds_holds_the_true_ratio_99_times_in_100(shared: bool) -> None:
+    rng, missed = np.random.default_rng(11), 0
+    for _ in range(100):
+        weather = rng.lognormal(0.0, 0.2, 10)
+        a, b = ([[v] for v in at * weather * rng.lognormal(0.0, 0.05, 10)] for at in (87.0, 100.0))
+        r = compare(Pair(a, b, shared=shared))
+        assert r.low is not None
+        assert r.high is not None
+        missed += not r.low <= 0.87 <= r.high
+    assert missed <= 4
+
+
 def test_rounds_may_differ_in_length() -> None:
-    r = compare([[110.0] * 7, [110.0] * 2, [110.0]], [[100.0] * 5])
+    r = compared([[110.0] * 7, [110.0] * 2, [110.0]], [[100.0] * 5])
     assert (r.low, r.high) == (pytest.approx(1.1), pytest.approx(1.1))
 
 
@@ -198,19 +244,19 @@ def test_the_interval_of_a_ratio_is_at_99_percent() -> None:
     n, values = 25, [100.0 + k for k in range(25)]
     at_most = scipy_stats.binom.sf(n // 2, n, np.arange(1, n + 1) / n)  # as above
     low, high = (values[int(np.searchsorted(at_most, q))] for q in (0.005, 0.995))
-    r = compare([values], [[100.0] * 5])
+    r = compared([values], [[100.0] * 5])
     assert (r.low, r.high) == (pytest.approx(low / 100), pytest.approx(high / 100))
 
 
 def test_comparing_twice_gives_the_same_interval() -> None:
     a, b = [noisy(115, share=0.1)], [noisy(100, share=0.1, seed=1)]
-    assert compare(a, b) == compare(a, b)
+    assert compared(a, b) == compared(a, b)
 
 
 @given(SAMPLES, SAMPLES)
 @settings(max_examples=25, deadline=None)
 def test_swapping_the_sides_gives_the_inverse(a: list[float], b: list[float]) -> None:
-    there, back = compare([a], [b]), compare([b], [a])
+    there, back = compared([a], [b]), compared([b], [a])
     assert there.ratio * back.ratio == pytest.approx(1.0)
     assert there.n == back.n[::-1]
     assert {there.verdict, back.verdict} != {"faster"}
@@ -221,7 +267,7 @@ def test_swapping_the_sides_gives_the_inverse(a: list[float], b: list[float]) ->
 @settings(max_examples=25, deadline=None)
 def test_a_ratio_does_not_depend_on_the_unit(a: list[float], unit: float) -> None:
     b = noisy(100, n=6)
-    one, other = compare([a], [b]), compare([[v * unit for v in a]], [[v * unit for v in b]])
+    one, other = compared([a], [b]), compared([[v * unit for v in a]], [[v * unit for v in b]])
     assert other.ratio == pytest.approx(one.ratio)
     if one.low is not None and other.low is not None:
         assert math.isclose(other.low, one.low, rel_tol=1e-6)
@@ -240,7 +286,7 @@ def test_the_overall_ratio_is_the_geometric_mean_of_the_ratios() -> None:
 
 def test_one_pair_is_judged_as_it_is_alone() -> None:
     a, b = [noisy(115, share=0.1)], [noisy(100, share=0.1, seed=1)]
-    assert overall([Pair(a, b, 1.02)]) == compare(a, b, drift=1.02)
+    assert overall([Pair(a, b, 1.02)]) == compared(a, b, drift=1.02)
 
 
 @pytest.mark.parametrize(("few", "many"), [(4, 50), (4, 4), (50, 4)])

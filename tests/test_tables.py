@@ -173,6 +173,19 @@ def test_rounds_are_pooled_and_n_says_so() -> None:
     assert only["high"] == pytest.approx(100 / 40)
 
 
+def test_rounds_of_one_sweep_are_shared_and_of_two_are_not() -> None:
+    weather = [100.0, 60.0, 110.0, 80.0, 95.0, 70.0]
+    slow, fast = (
+        [side(rate * share, round=n, n=1, cell=f"{share}-{n}") for n, rate in enumerate(weather)]
+        for side, share in ((none, 0.5), (row, 1.0))
+    )
+    shared = cache_speedup(frame(*slow, *fast[::-1])).iloc[0]
+    assert [shared["low"], shared["high"]] == pytest.approx([2.0, 2.0])
+    apart = cache_speedup(frame(*slow, *(cell | {"sweep": "other"} for cell in fast))).iloc[0]
+    assert apart["low"] < 1.5
+    assert apart["speedup"] == pytest.approx(2.0)
+
+
 def test_duplicates_are_pooled_never_averaged() -> None:
     twice = [none(10.0, n=5), none(100.0, n=6)]
     only = cache_speedup(frame(*twice, row(100.0))).iloc[0]

@@ -84,7 +84,7 @@ class Matched:
     def row(self) -> dict[str, Any]:
         """Its line of the table: names, medians (tokens/s), their ratio, n, rounds, ids."""
         pair = self.pair
-        found = stats.compare(pair.a, pair.b, drift=pair.drift)
+        found = stats.compare(pair)
         threads = [str(rows["threads"].iloc[0]) for rows in (self.a, self.b)]
         return {
             **{name: self.b[name].iloc[0] for name in NAMES},

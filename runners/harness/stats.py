@@ -18,6 +18,7 @@ MARGIN = 1.05
 MAX_VARIATION = 0.10
 """Coefficient of variation, and width of the interval over the median, of a stable cell."""
 _RESAMPLES = 4000
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 _PERCENTILE_NEEDS = {50: 1, 90: 64, 99: 662}  # after MLPerf's early stopping
 
 
@@ -67,6 +68,12 @@ class Pair:
     b: Sequence[Sequence[float]]
     drift: float = 1.0
     """The machine's own change between the two: a ratio of reference times."""
+    shared: bool = False
+    """Whether both sides took turns: the nth round of one is the nth of the other."""
+
+    def __post_init__(self) -> None:
+        if self.shared and len(self.a) != len(self.b):
+            raise ValueError(f"sides of {len(self.a)} and {len(self.b)} rounds share no rounds")
 
     @property
     def enough(self) -> bool:
@@ -114,21 +121,18 @@ def percentiles(values: Sequence[float]) -> dict[int, float]:
     }
 
 
-def compare(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, drift: float = 1.0
-) -> Ratio:
-    """Ratio of the medians of two cells, each a list of rounds of repeats.
+def compare(pair: Pair) -> Ratio:
+    """Ratio of the medians of a pair of cells, with its interval and verdict.
 
-    ``drift`` is the machine's own change between the two (a ratio of reference times); where a
-    side has a single round, it widens the interval, since nothing else would show it.
+    Rounds that the sides shared are drawn for both at once: what slowed a round slowed both of its
+    sides, and leaves their ratio as it was. Where a side has a single round, the machine's drift
+    widens the interval, since nothing else would show it.
     """
-    pair = Pair(a, b, drift)
-    ratio, n = _ratio_of_medians(pair), (sum(map(len, a)), sum(map(len, b)))
+    ratio, n = _ratio_of_medians(pair), (sum(map(len, pair.a)), sum(map(len, pair.b)))
     if not pair.enough:
         return Ratio(ratio, None, None, "unclear", n)
     rng = np.random.default_rng(0)
-    logs = np.log(_resampled_medians(a, rng)) - np.log(_resampled_medians(b, rng))
-    return _judged(ratio, logs, pair.widening, n)
+    return _judged(ratio, _resampled_ratios(pair, rng, rng, rng), pair.widening, n)
 
 
 def overall(pairs: Sequence[Pair]) -> Ratio:
@@ -140,7 +144,7 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
     small for an interval leaves the whole unclear.
     """
     if len(pairs) == 1:
-        return compare(pairs[0].a, pairs[0].b, drift=pairs[0].drift)
+        return compare(pairs[0])
     ratio = math.exp(float(np.mean([math.log(_ratio_of_medians(pair)) for pair in pairs])))
     n = (sum(len(r) for p in pairs for r in p.a), sum(len(r) for p in pairs for r in p.b))
     if not all(pair.enough for pair in pairs):
@@ -148,8 +152,7 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
     rng, logs = np.random.default_rng(0), np.zeros(_RESAMPLES)
     for pair in pairs:
         of_a, of_b = np.random.default_rng(1), np.random.default_rng(2)
-        logs += np.log(_resampled_medians(pair.a, rng, of_a))
-        logs -= np.log(_resampled_medians(pair.b, rng, of_b))
+        logs += _resampled_ratios(pair, rng, of_a, of_b)
     widening = float(np.mean([pair.widening for pair in pairs]))
     return _judged(ratio, logs / len(pairs), widening, n)
 
@@ -170,12 +173,7 @@ def _ratio_of_medians(pair: Pair) -> float:
     return float(np.median(pooled[0]) / np.median(pooled[1]))
 
 
-def _judged(
-    ratio: float,
-    logs: np.ndarray[tuple[int], np.dtype[np.float64]],
-    widening: float,
-    n: tuple[int, int],
-) -> Ratio:
+def _judged(ratio: float, logs: Floats, widening: float, n: tuple[int, int]) -> Ratio:
     """The 99 % interval and verdict of a ratio, from resamples of its logarithm."""
     low, high = (float(x) for x in np.percentile(logs, [0.5, 99.5]))
     low, high = low - widening, high + widening
@@ -191,24 +189,32 @@ def _judged(
     return Ratio(ratio, math.exp(low), math.exp(high), verdict, n)
 
 
+def _resampled_ratios(
+    pair: Pair, rng: np.random.Generator, of_a: np.random.Generator, of_b: np.random.Generator
+) -> Floats:
+    """Logarithms of the ratio of medians in ``_RESAMPLES`` draws: rounds by ``of_a`` and ``of_b``,
+    repeats within each by ``rng``.
+    """
+    rounds_a = of_a.integers(len(pair.a), size=(_RESAMPLES, len(pair.a)))
+    medians_a = _resampled_medians(pair.a, rounds_a, rng)
+    rounds_b = of_b.integers(len(pair.b), size=(_RESAMPLES, len(pair.b)))
+    medians_b = _resampled_medians(pair.b, rounds_a if pair.shared else rounds_b, rng)
+    logs: Floats = np.log(medians_a) - np.log(medians_b)
+    return logs
+
+
 def _resampled_medians(
     rounds: Sequence[Sequence[float]],
+    drawn: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     rng: np.random.Generator,
-    of_rounds: np.random.Generator | None = None,
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Medians of ``_RESAMPLES`` draws of rounds with replacement, and of repeats within each.
-
-    ``of_rounds`` draws the rounds, where they are not to be drawn by ``rng``.
-    """
+) -> Floats:
+    """The median of each draw of rounds, a row of ``drawn``, with repeats drawn within them."""
     counts = np.array([len(r) for r in rounds])
     padded = np.full((len(rounds), counts.max()), np.nan)
     for row, values in zip(padded, rounds, strict=True):
         row[: len(values)] = values
-    drawn = (of_rounds or rng).integers(len(rounds), size=(_RESAMPLES, len(rounds)))
-    within = rng.random((_RESAMPLES, len(rounds), counts.max())) * counts[drawn][:, :, None]
+    within = rng.random((*drawn.shape, counts.max())) * counts[drawn][:, :, None]
     sample = padded[drawn[:, :, None], within.astype(int)]
     sample[np.arange(counts.max())[None, None, :] >= counts[drawn][:, :, None]] = np.nan
-    medians: np.ndarray[tuple[int], np.dtype[np.float64]] = np.nanmedian(
-        sample.reshape(_RESAMPLES, -1), axis=1
-    )
+    medians: Floats = np.nanmedian(sample.reshape(len(drawn), -1), axis=1)
     return medians

@@ -224,13 +224,15 @@ def _ratio_columns(base_name: str) -> list[str]:
 
 
 def _ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
-    rounds = [[json.loads(rates) for rates in s["rates"]] for s in (side, base)]
+    side, base = (s.sort_values(["sweep", "round"]) for s in (side, base))
+    a, b = ([json.loads(rates) for rates in s["rates"]] for s in (side, base))
     same_yardstick = side["device"].iloc[0] == base["device"].iloc[0]
     times = [s["reference_ms"].dropna().tolist() if same_yardstick else [] for s in (side, base)]
-    result = stats.compare(*rounds, drift=stats.drift(*times))
+    turns = [s[["sweep", "round"]].to_numpy().tolist() for s in (side, base)]
+    result = stats.compare(stats.Pair(a, b, stats.drift(*times), shared=turns[0] == turns[1]))
     return {
-        f"{base_name}_tok_per_s": float(np.median(np.concatenate(rounds[1]))),
-        "tok_per_s": float(np.median(np.concatenate(rounds[0]))),
+        f"{base_name}_tok_per_s": float(np.median(np.concatenate(b))),
+        "tok_per_s": float(np.median(np.concatenate(a))),
         "speedup": result.ratio,
         "low": result.low,
         "high": result.high,

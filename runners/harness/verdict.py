@@ -174,7 +174,7 @@ def _timing(
     times = [
         [f["reference_ms"]] if f.get("reference_ms") and not elsewhere else [] for f in figures
     ]
-    ratio = stats.compare([sides[0]], [sides[1]], drift=stats.drift(*times))
+    ratio = stats.compare(stats.Pair([sides[0]], [sides[1]], stats.drift(*times)))
     n = f"{ratio.n[0]} repeats against {ratio.n[1]}"
     interval = "" if ratio.low is None else f", 99 % interval {ratio.low:.3f} to {ratio.high:.3f}"
     where = f", on another {', '.join(elsewhere)}" if elsewhere else ""
