@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from runners.harness import tables
+from runners.harness import engine_table, tables
 from runners.harness.columns import HEADINGS, insert_after, numeric, texts
 
 _CELL_COLUMNS = (
@@ -26,10 +26,20 @@ _CELL_COLUMNS = (
 ).split()
 _FIGURES = (
     "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s a_tok_per_s b_tok_per_s "
-    "speedup ratio interval verdict wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes "
-    "id kind when cells ok overrides setting"
+    "speedup ratio interval verdict wins limit_share repeats ttft_ms tpot_ms kv_cache_bytes "
+    "peak_memory_bytes id kind when cells ok overrides setting"
 ).split()  # always columns, however alike
-_FIRST_TO_GO = ["peak MiB", "stable", "TTFT ms", "cache MiB", "TPOT ms", "cell", "n none", "n cpu"]
+_FIRST_TO_GO = [
+    "peak MiB",
+    "limit ms",
+    "stable",
+    "TTFT ms",
+    "cache MiB",
+    "TPOT ms",
+    "cell",
+    "n none",
+    "n cpu",
+]
 _FIRST_TO_GO += ["rounds a", "rounds b", "n a", "n b"]
 _PIPED_WIDTH = 140
 
@@ -47,7 +57,7 @@ class Table:
 
 
 def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[Table]:
-    """The three tables of a benchmark sweep, in the order of reading; of its cells that ``where``
+    """The tables of a benchmark sweep, in the order of reading; of its cells that ``where``
     left, if there are any, and ``note`` says why if there are not.
     """
     overrides = str(cells["overrides"].iloc[0]) if len(cells) else ""
@@ -81,6 +91,12 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
             f"device against cpu{only} (interval: of the speed-up, 99 %)",
             filled_by("no cell was measured on two devices", elsewhere, "device", f"cpu,{other}"),
             tables.crossovers(devices),
+        ),
+        Table(
+            "engine",
+            engine_table.engines(cells),
+            f"engines as multiples of {engine_table.YARDSTICK}{only} (interval: 99 %)",
+            filled_by("no two engines were measured", "", "engine", "eager,compiled"),
         ),
     ]
 
