@@ -19,10 +19,11 @@ HARNESS = (
     "drift environment stopping baselines gate overrides config presets corpus record identity "
     "inputs result guard metrics timing limit cell plan progress training train_report train_state "
     "train_progress train_run tracking stored filters tables engine_table columns render "
-    "runs_table comparison comparison_screen app keep delivery doctor_disk doctor_store doctor_file doctor_deliver "
-    "doctor_prune doctor_unit doctor stream verify_report watch sampler_checks cache_checks faults "
-    "verify_screen verify_run sample_screen text_figures sample_run sample_grid race_run "
-    "race_screen resume plan_report sweep kinds original verdict rerun_run sweeper"
+    "runs_table comparison comparison_screen app keep delivery doctor_disk doctor_store "
+    "doctor_file doctor_deliver doctor_prune doctor_unit doctor stream verify_report watch "
+    "sampler_checks cache_checks faults verify_screen verify_run sample_screen text_figures "
+    "sample_run sample_grid race_run race_screen resume plan_report sweep kinds original verdict "
+    "rerun_run sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
 LATE = {("app", "sweeper")}

@@ -67,10 +67,10 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
     elsewhere = f" on a machine with {other}" if missed.any() else ""
     only = f" where {where}" if where else ""
 
-    def filled_by(what: str, place: str, group: str, options: str) -> str:
+    def filled_by(what: str, place: str, **axes: str) -> str:
         if where:
             return note or f"{what} where {where}"
-        return f"{what}; this fills it{place}: {command(overrides, group, options)}"
+        return f"{what}; this fills it{place}: {command(overrides, **axes)}"
 
     return [
         Table(
@@ -83,35 +83,39 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
             "cache",
             tables.cache_speedup(cells),
             f"cache against none{only} (interval: of the speed-up, 99 %)",
-            filled_by("no two cells differ in the cache alone", "", "cache", "none,rolling"),
+            filled_by("no two cells differ in the cache alone", "", cache="none,rolling"),
         ),
         Table(
             "device",
             devices,
             f"device against cpu{only} (interval: of the speed-up, 99 %)",
-            filled_by("no cell was measured on two devices", elsewhere, "device", f"cpu,{other}"),
+            filled_by("no cell was measured on two devices", elsewhere, device=f"cpu,{other}"),
             tables.crossovers(devices),
         ),
         Table(
             "engine",
             engine_table.engines(cells),
             f"engines as multiples of {engine_table.YARDSTICK}{only} (interval: 99 %)",
-            filled_by("no two engines were measured", "", "engine", "eager,compiled"),
+            filled_by(
+                "no two engines were measured", "", engine="eager,compiled", cache="rolling,static"
+            ),
         ),
     ]
 
 
-def command(overrides: str, group: str, options: str) -> str:
-    """The sweep ``overrides`` with ``group`` swept over ``options``, as one types it."""
+def command(overrides: str, **axes: str) -> str:
+    """The sweep ``overrides`` with each group of ``axes`` swept over its options, as typed."""
     try:
         words = [w for w in shlex.split(overrides) if not w.startswith(("resume=", "plan="))]
     except ValueError:  # cut in the middle of a quote: longer than MLflow keeps
         words = []
-    axis = f"{group}={options}"
-    at = [n for n, word in enumerate(words) if word.partition("=")[0] == group]
-    for n in at:
-        words[n] = axis
-    return "python -m runners.bench -m " + shlex.join([*words, *([] if at else [axis])])
+    for group, options in axes.items():
+        axis = f"{group}={options}"
+        at = [n for n, word in enumerate(words) if word.partition("=")[0] == group]
+        for n in at:
+            words[n] = axis
+        words += [] if at else [axis]
+    return "python -m runners.bench -m " + shlex.join(words)
 
 
 def show(table: Table, form: str = "rich", stream: TextIO | None = None) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,13 @@ def load(
         start = perf_counter()
         _compile(module, tuple(example), tuple(dynamic), path)
         seconds = perf_counter() - start
-    package = aoti_load_package(str(path), run_single_threaded=True)
+    try:
+        package = aoti_load_package(str(path), run_single_threaded=True)
+    except RuntimeError:  # damaged: a disk that was full, a copy that was cut
+        if seconds:
+            raise
+        path.unlink()
+        return load(module, example, dynamic, report)
     tensors = module.state_dict()
     used = {name: tensors[name] for name in package.get_constant_fqns()}  # a tied one only once
     package.load_constants(used, check_full_update=True, user_managed=True)
@@ -75,10 +82,11 @@ def _compile(
     from torch._inductor import aoti_compile_and_package
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with torch.no_grad(), TemporaryDirectory(dir=path.parent) as folder:
+    with torch.no_grad(), TemporaryDirectory(dir=path.parent) as folder, catch_warnings():
+        simplefilter("ignore")  # torch's, about torch
         program = torch.export.export(module, example, dynamic_shapes=dynamic or None)
         new = Path(folder) / path.name
-        aoti_compile_and_package(program, package_path=str(new), inductor_configs=OPTIONS)
+        aoti_compile_and_package(program, package_path=str(new), inductor_configs=dict(OPTIONS))
         new.replace(path)
 
 
