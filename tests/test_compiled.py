@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runners.harness import gate, limit
+from runners.harness import gate, inputs, limit
 from runners.harness.cell import run_cell
 from runners.harness.plan_report import obstacle
 from runners.harness.schema import BatchConfig
@@ -183,6 +183,13 @@ def test_a_cell_is_measured_like_any_other(monkeypatch: pytest.MonkeyPatch) -> N
     assert measured.metrics["weights_bytes"] == GROUPED.n_parameters * 4
 
 
+def test_what_it_needs_is_a_whole_ring_and_both_forms_of_int8() -> None:
+    cell = config(engine=COMPILED, cache=STATIC, precision=INT8)
+    needed, eager = inputs.needed_bytes(cell), inputs.needed_bytes(config(precision=INT8))
+    assert needed.cache == 2 * 2 * WINDOW * 4 * 16 * 4
+    assert eager.weights * 1.25 < needed.weights < eager.weights * 1.3
+
+
 def test_what_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     rolling = config(engine=COMPILED)
     skipped = run_cell(rolling)
@@ -289,6 +296,14 @@ def test_every_batch_and_precision(
 def test_every_precision_without_a_cache(precision: PrecisionConfig) -> None:
     engine, eager = compiled(NANO, batch=1, precision=precision, cache="none")
     assert gate.check(engine, eager, random_ids(eager, 1, 8), 50, precision).reason == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["static", "none"])
+def test_the_smallest_window(cache: str) -> None:
+    engine, eager = compiled(replace(NANO, context_length=4), batch=1, cache=cache)
+    for prompt in (1, 2, 3, 4):
+        assert differences(engine, eager, batch=1, cache=cache, prompt=prompt)[0] < 1e-5
 
 
 @pytest.mark.slow

@@ -74,9 +74,11 @@ def needed_bytes(config: BenchConfig) -> Needed:
     prompt = min(prompt, config.model.context_length)
     tokens = prompt + config.length.new_tokens
     weights = cost.held_weights_bytes(config.model, config.precision)
-    if config.engine.kind == "compiled" and config.precision.kind == "int8":
+    compiled = config.engine.kind == "compiled"
+    if compiled and config.precision.kind == "int8":
         weights += cost.weights_bytes(config.model, config.precision)  # beside those of the prefill
-    cache = cost.kv_cache_bytes(config.model, batch, tokens, values)
+    held = config.model.context_length if compiled else tokens
+    cache = cost.kv_cache_bytes(config.model, batch, held, values)
     if config.cache.kind == "none":
         cache = 0
     at_once = tokens if config.cache.kind == "none" else prompt
