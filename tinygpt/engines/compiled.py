@@ -3,6 +3,21 @@
 The step is plain PyTorch (step.py). ``torch.export`` and AOTInductor make a package of it, kept on
 disk (packages.py); a call then costs one call: no dispatch, no guards, no argument per weight.
 Prefill, loop, samplers and cache stay those of the eager engine.
+
+What each trick buys (`tiny`, batch 1, fp32, two cores of an Intel Xeon with AVX-512, torch 2.13; new
+tokens a second, the fastest of each step over 23 rounds of 64 tokens; from the third row on the
+whole without the trick and with it):
+
+=============================================  ======  ======
+trick                                          before   after
+=============================================  ======  ======
+one function, products by MKL (from eager)        542   1,391
+products as sums that fuse, in place of MKL's   1,391   1,311  (AMD, an older trial: 280, 1,050)
+``stored``: no value is worked out twice        1,219   1,311
+fused multiply-add                              1,271   1,311
+weights in bf16                                 1,186   1,783  (240 tokens)
+weights in int8                                 1,186   2,223  (240 tokens)
+=============================================  ======  ======
 """
 
 import torch
