@@ -114,6 +114,9 @@ def test_engines_are_multiples_of_one_yardstick() -> None:
         ["bf16", 16, "static", "compiled", 300.0, 6.0, 10],
     ]
     assert table["limit_share"].tolist()[2] == pytest.approx(0.65)
+    assert {str(table[name].dtype) for name in ("limit_share", "limit_ms", "speedup")} == {
+        "Float64"
+    }
 
 
 def test_engines_without_a_yardstick_have_rates_alone() -> None:

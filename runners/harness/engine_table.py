@@ -32,6 +32,8 @@ def engines(frame: pd.DataFrame) -> pd.DataFrame:
             rows.append(_row(cell, base))
     ordered = [*_CELL, *(name for name in SORT if name not in _CELL)]
     table = pd.DataFrame(rows, columns=[*ordered, *_FIGURES])
+    for name in _FIGURES[:-1]:  # a column that lacks some is one of figures all the same
+        table[name] = pd.to_numeric(table[name], errors="coerce").astype("Float64")
     kinds = [*PRECISION_KINDS, *CACHE_KINDS, *ENGINE_KINDS]
     order = {name: n for n, name in enumerate(kinds)}
     return table.sort_values(

@@ -4,9 +4,9 @@ The step is plain PyTorch (step.py). ``torch.export`` and AOTInductor make a pac
 disk (packages.py); a call then costs one call: no dispatch, no guards, no argument per weight.
 Prefill, loop, samplers and cache stay those of the eager engine.
 
-What each trick buys (`tiny`, batch 1, fp32, two cores of an Intel Xeon with AVX-512, torch 2.13; new
-tokens a second, the fastest of each step over 23 rounds of 64 tokens; from the third row on the
-whole without the trick and with it):
+What each trick buys (`tiny`, batch 1, fp32, two cores of an Intel Xeon with AVX-512, torch 2.13;
+new tokens a second, the fastest of each step over 23 rounds of 64 tokens; from the third row on
+the whole without the trick and with it):
 
 =============================================  ======  ======
 trick                                          before   after
