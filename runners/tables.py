@@ -22,7 +22,7 @@ usage: python -m runners.tables [sweep=latest] [table=all] [where='...'] [format
   python -m runners.tables where='batch.size>=4 and device=cpu'
 
   sweep    id of a sweep or a lone cell, a prefix is enough; several with commas; latest
-  table    cells, cache, device, or all; runs
+  table    cells, cache, device, engine, or all; runs
   where    which cells: conditions KEY=VALUE, or == != < <= > >=, joined by and; a value with
            spaces in quotes. KEY: a key of the config (sampler.temperature), a group (device,
            sampler: the option's name, or what it sets), or a column or figure of table=cells

@@ -40,7 +40,14 @@ def generation(config: BenchConfig) -> Generate:
     prompt = prompt.to(device)
     batch, new = config.batch.size, config.length.new_tokens
     end = prompt.shape[1] + new
-    engine = make_engine(config.engine, model, config.cache, batch=batch, max_positions=end)
+    engine = make_engine(
+        config.engine,
+        model,
+        config.cache,
+        batch=batch,
+        max_positions=end,
+        precision=config.precision,
+    )
     sampler = make_sampler(config.sampler, batch=batch, seed=config.seed, device=device)
 
     def generate(on_token: OnToken) -> None:

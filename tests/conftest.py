@@ -5,7 +5,7 @@ import io
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,17 @@ if os.environ.get("CI"):
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tracking server that the developer uses is none of a test's business."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packages(pytestconfig: pytest.Config) -> Iterator[Path]:
+    """Compiled code is kept between test runs, since it is named by all that it depends on, and
+    apart from the developer's own.
+    """
+    folder = pytestconfig.cache.mkdir("packages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINYGPT_CACHE", str(folder))
+        yield folder
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ NANO = ModelConfig(
     head_dim=16,
     d_ff=176,
 )
-FP32, BF16 = PrecisionConfig(kind="fp32"), PrecisionConfig(kind="bf16")
+FP32, BF16, INT8 = (PrecisionConfig(kind=kind) for kind in ("fp32", "bf16", "int8"))
 CPU = torch.device("cpu")
 
 
@@ -30,6 +30,20 @@ def random_ids(model: GPT, batch: int, tokens: int) -> Tensor:
     return torch.randint(model.config.vocab_size, (batch, tokens), generator=generator)
 
 
-def engine_for(kind: str, model: GPT, *, batch: int, max_positions: int) -> Engine:
-    config = CacheConfig(kind=kind)
-    return make_engine(EngineConfig(), model, config, batch=batch, max_positions=max_positions)
+def engine_for(
+    kind: str,
+    model: GPT,
+    *,
+    batch: int,
+    max_positions: int,
+    engine: str = "eager",
+    precision: PrecisionConfig = FP32,
+) -> Engine:
+    return make_engine(
+        EngineConfig(kind=engine),
+        model,
+        CacheConfig(kind=kind),
+        batch=batch,
+        max_positions=max_positions,
+        precision=precision,
+    )

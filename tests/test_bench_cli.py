@@ -197,7 +197,7 @@ def test_artefacts_are_the_contracts(swept: Swept) -> None:
     tables = swept.store.client.list_artifacts(swept.parent.info.run_id, "tables")
     assert {item.path for item in tables} == {
         f"tables/{name}.{form}"
-        for name in ("cells", "cache", "device")
+        for name in ("cells", "cache", "device", "engine")
         for form in ("csv", "md", "json")
     }
 
@@ -242,10 +242,11 @@ def test_tags_are_the_contracts(swept: Swept) -> None:
 
 
 def test_tables_are_printed_and_an_empty_one_names_what_fills_it(swept: Swept) -> None:
-    cache, device = commands(swept.out)
+    cache, device, engine = commands(swept.out)
     assert "cache=none,rolling" in cache
     assert "device=cpu,cuda" in device
-    for command in (cache, device):
+    assert "engine=eager,compiled cache=rolling,static" in engine
+    for command in (cache, device, engine):
         assert "model=nano" in command
         assert "batch=1,2" in command
         assert command.count("device=") == 1

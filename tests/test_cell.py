@@ -177,6 +177,23 @@ def test_bf16_passes_its_gate() -> None:
     assert measured.metrics["weights_bytes"] == 362_816 * 2
 
 
+def test_int8_passes_the_gate_of_fp32_and_says_what_is_held() -> None:
+    measured = run_cell(config(precision=PrecisionConfig(kind="int8")))
+    assert measured.outcome == "ok", measured.reason
+    assert measured.metrics["gate_max_difference"] < 1e-5
+    assert measured.metrics["weights_bytes"] == 362_816 * 4  # eager runs what they stand for
+    assert 362_816 < measured.metrics["weights_bytes_formula"] < 362_816 * 1.1
+    assert measured.metrics["kv_cache_bytes"] == 2 * 2 * 15 * 4 * 16 * 4
+
+
+def test_a_cell_says_its_share_of_the_limit(plain: CellResult) -> None:
+    limit, tpot = plain.metrics["limit_ms"], plain.metrics["tpot_ms"]
+    assert 0 < limit < tpot
+    assert plain.metrics["limit_share"] == limit / tpot
+    for other in (config(cache=CACHES["none"]), config(length=LengthConfig(new_tokens=1))):
+        assert "limit_ms" not in run_cell(other).metrics
+
+
 def test_past_the_window_a_cell_is_ok() -> None:
     measured = run_cell(config(length=LengthConfig(new_tokens=70), cache=CACHES["static"]))
     assert len(new_ids(measured)[0]) == 70

@@ -19,6 +19,7 @@ from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CACHE_KINDS, CacheConfig, ModelConfig, PrecisionConfig, SamplerConfig
 from tinygpt.generation import generate
 from tinygpt.model import GPT
+from tinygpt.quantisation import quantise
 from tinygpt.sampling import make_sampler
 
 SMALL = ModelConfig(
@@ -106,7 +107,17 @@ def test_weights_bytes(config: ModelConfig, precision: str) -> None:
     kind = PrecisionConfig(kind=precision)
     model = cast(random_model(config, seed=1), kind, CPU)
     counted = sum(parameter.nbytes for parameter in model.parameters())
-    assert cost.weights_bytes(config, kind.bytes_per_value) == counted
+    assert cost.weights_bytes(config, kind) == counted
+    assert cost.held_weights_bytes(config, kind) == counted
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_int8_weights_are_a_byte_each_and_a_scale_a_row(config: ModelConfig) -> None:
+    model, int8 = random_model(config, seed=1), PrecisionConfig(kind="int8")
+    parts = [quantise(p) if p.dim() == 2 else (p,) for p in model.parameters()]
+    assert cost.weights_bytes(config, int8) == sum(t.nbytes for part in parts for t in part)
+    held = sum(parameter.nbytes for parameter in cast(model, int8, CPU).parameters())
+    assert cost.held_weights_bytes(config, int8) == held
 
 
 def test_cache_bytes_of_the_post() -> None:
@@ -116,7 +127,7 @@ def test_cache_bytes_of_the_post() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rolling", "static"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("tokens", [1, 20, 32, 50])
 def test_cache_bytes_are_those_of_real_caches(kind: str, precision: str, tokens: int) -> None:
     config = PrecisionConfig(kind=precision)

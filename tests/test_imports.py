@@ -11,17 +11,19 @@ ROOT = Path(__file__).parent.parent
 FORBIDDEN = {"hydra", "omegaconf", "mlflow", "pandas", "runners"}
 
 # Low to high: a module may import only what stands before it.
-LIBRARY = ("config tokenizer rope cache model cost sampling generation checkpoint engines").split()
+LIBRARY = (
+    "config tokenizer rope cache model cost sampling generation quantisation checkpoint engines"
+).split()
 HARNESS = (
     "errors paths stats schema text_schema train_schema tools_schema schemas checks machine gpu "
     "drift environment stopping baselines gate overrides config presets corpus record identity "
-    "inputs result guard metrics timing cell plan progress training train_report train_state "
-    "train_progress train_run experiments tracking stored filters stream tables columns render "
-    "runs_table comparison comparison_screen app keep delivery doctor_disk doctor_store "
-    "doctor_file doctor_deliver doctor_prune doctor_unit doctor verify_report watch sampler_checks "
-    "cache_checks faults verify_screen verify_run sample_screen text_figures sample_run "
-    "sample_grid race_run race_screen resume plan_report sweep kinds original verdict rerun_run "
-    "sweeper"
+    "inputs result guard metrics timing limit cell plan progress training train_report "
+    "train_state train_progress train_run experiments tracking stored filters stream tables "
+    "engine_table columns render runs_table comparison comparison_screen app keep delivery "
+    "doctor_disk doctor_store doctor_file doctor_deliver doctor_prune doctor_unit doctor "
+    "verify_report watch sampler_checks cache_checks faults verify_screen verify_run "
+    "sample_screen text_figures sample_run sample_grid race_run race_screen resume plan_report "
+    "sweep kinds original verdict rerun_run sweeper"
 ).split()
 # Hydra looks the sweeper up only once the app runs it.
 LATE = {("app", "sweeper")}

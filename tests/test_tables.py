@@ -14,6 +14,7 @@ import pytest
 from runners import tables as tables_module
 from runners.harness import render, result, tables
 from runners.harness.config import from_dict, to_dict
+from runners.harness.engine_table import engines
 from runners.harness.result import CellResult, Place
 from runners.harness.schema import BenchConfig
 from runners.harness.tables import cache_speedup, cells, crossovers, device_comparison, read_csv
@@ -83,6 +84,48 @@ CUDA = {"device": "cuda", "machine": "m x2 + GPU", "torch": "2.13+cu", "referenc
 def cuda(rate: float, **changes: Any) -> dict[str, Any]:
     """A cell of a GPU: another machine, torch and yardstick than the CPU's."""
     return row(rate, **CUDA | changes)
+
+
+# engines
+
+
+def fast(rate: float, **changes: Any) -> dict[str, Any]:
+    return row(rate, **{"engine": "compiled", "cache": "static"} | changes)
+
+
+def test_engines_are_multiples_of_one_yardstick() -> None:
+    table = engines(
+        frame(
+            fast(300.0, precision="bf16", batch=16, weights="b", prompt="q", limit_share=0.5),
+            fast(250.0, round=2, limit_share=0.7),
+            fast(200.0, limit_share=0.6),
+            row(100.0, cache="static"),
+            row(50.0),
+            row(80.0, batch=16, prompt="q"),
+            fast(1.0, outcome="failed", rates="[]"),
+        )
+    )
+    shown = table[["precision", "batch", "cache", "engine", "tok_per_s", "speedup", "n"]]
+    assert shown.to_numpy().tolist() == [
+        ["fp32", 1, "rolling", "eager", 50.0, 1.0, 10],
+        ["fp32", 1, "static", "eager", 100.0, 2.0, 10],
+        ["fp32", 1, "static", "compiled", 225.0, 4.5, 20],
+        ["fp32", 16, "rolling", "eager", 80.0, 1.6, 10],
+        ["bf16", 16, "static", "compiled", 300.0, 6.0, 10],
+    ]
+    assert table["limit_share"].tolist()[2] == pytest.approx(0.65)
+    assert {str(table[name].dtype) for name in ("limit_share", "limit_ms", "speedup")} == {
+        "Float64"
+    }
+
+
+def test_engines_without_a_yardstick_have_rates_alone() -> None:
+    table = engines(frame(fast(200.0), row(100.0, cache="static"), row(90.0, batch=2)))
+    assert table["tok_per_s"].tolist() == [100.0, 200.0, 90.0]
+    assert table["speedup"].isna().all()
+    assert engines(frame(row(), row(cache="static"))).empty, "one engine is no comparison"
+    other = fast(200.0, machine="another", cell="d")
+    assert engines(frame(row(), other)).empty, "nor are two machines"
 
 
 # cache against none
@@ -338,7 +381,7 @@ def test_m9_the_file_a_sweep_writes_can_be_read_again(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read_csv(tmp_path / "cells.csv"), table)
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{name}.{suffix}"
-        for name in ("cells", "cache", "device")
+        for name in ("cells", "cache", "device", "engine")
         for suffix in ("csv", "md", "json")
     }
 
@@ -626,7 +669,7 @@ def test_the_forms_of_a_table(typed: Callable[..., tuple[int, str, str]], log: L
 
     status, out, _ = typed(both, "format=md")
     assert status == 0
-    assert out.count("### ") == 3
+    assert out.count("### ") == 4
     assert "because" in out
     assert "python -m runners.bench -m" in out  # fills the device table
     rule = next(line for line in out.splitlines() if line.startswith("|--"))
@@ -653,7 +696,7 @@ def test_where_on_the_command_line(entry: Callable[..., Ended], several: Store) 
     status, out, err = typed("where=batch=1 and device=cuda and cache=none")
     assert (status, err) == (0, "")
     said = "where=batch=1 and device=cuda and cache=none: none of 2 rows has device=cuda"
-    assert out.count(f"{said} (device: cpu)") == 3
+    assert out.count(f"{said} (device: cpu)") == 4
 
     status, out, err = typed("where=seed>9", "table=cells", "format=json")
     assert (status, json.loads(out)) == (0, [])

@@ -91,12 +91,8 @@ class _Positions:
         Raises ValueError past ``max_positions``, or where several tokens at once would push out
         entries that the first of them may still see.
         """
+        self.require_room(n_new)
         start, held = self.position, self.length
-        if start + n_new > self.max_positions:
-            raise ValueError(
-                f"position {start} + {n_new} tokens: this cache was made for "
-                f"{self.max_positions} positions; make it with a larger max_positions"
-            )
         if n_new > 1 and held + n_new > self.window:
             raise ValueError(
                 f"{n_new} tokens at once over {held} entries: the window holds {self.window}; "
@@ -108,6 +104,14 @@ class _Positions:
             mask = full.tril(diagonal=held)
         rows = slice(start, start + n_new)
         return Step(self._cos[rows], self._sin[rows], mask, n_new > 1 and held == 0)
+
+    def require_room(self, n_new: int) -> None:
+        """ValueError where ``n_new`` tokens more are past ``max_positions``."""
+        if self.position + n_new > self.max_positions:
+            raise ValueError(
+                f"position {self.position} + {n_new} tokens: this cache was made for "
+                f"{self.max_positions} positions; make it with a larger max_positions"
+            )
 
     def advance(self, n_new: int) -> None:
         """Close a forward pass over ``n_new`` tokens."""

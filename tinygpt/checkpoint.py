@@ -17,9 +17,11 @@ from torch import Tensor
 
 from tinygpt.config import ModelConfig, PrecisionConfig
 from tinygpt.model import GPT, init_weights
+from tinygpt.quantisation import round_to_int8
 from tinygpt.tokenizer import EOT, Tokenizer
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
+"""What the weights of a precision are held in; int8 ones as the fp32 that they stand for."""
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",  # a LlamaTokenizer would put <s> in front
     "bos_token": EOT,
@@ -78,8 +80,8 @@ def save_model(
 ) -> None:
     """Write config.json and model.safetensors, with a tokenizer and a README.md where given.
 
-    The weights are rounded to ``precision``, or kept as they are. Nothing of an older checkpoint is
-    replaced before everything of the new one is written.
+    The weights are cast to ``precision`` (fp32, bf16), or kept as they are. Nothing of an older
+    checkpoint is replaced before everything of the new one is written.
     """
     dtype = DTYPES[precision.kind] if precision else model.dtype
     llama = to_llama(model)
@@ -137,7 +139,16 @@ def weights_sha256(model: GPT) -> str:
 
 
 def cast(model: GPT, precision: PrecisionConfig, device: torch.device) -> GPT:
-    """The model with its weights rounded to ``precision``, on ``device``."""
+    """The model with its weights rounded to ``precision``, on ``device``.
+
+    int8 weights are rounded and stay fp32: any engine can run them, and is a reference for one that
+    reads the integers themselves.
+    """
+    if precision.kind == "int8":
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 2:
+                    parameter.copy_(round_to_int8(parameter))
     return model.to(device=device, dtype=DTYPES[precision.kind])
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 CACHE_KINDS = ("none", "rolling", "static")
-ENGINE_KINDS = ("eager",)
-PRECISION_KINDS = ("fp32", "bf16")
+ENGINE_KINDS = ("eager", "compiled", "cudagraph")
+PRECISION_KINDS = ("fp32", "bf16", "int8")
 
 
 def require(ok: bool, message: str) -> None:
@@ -63,13 +63,23 @@ class ModelConfig:
             require(least < value < float("inf"), f"{name}={value}: must be finite, above {least}")
 
     @property
+    def matrices(self) -> list[tuple[int, int]]:
+        """Shape (outputs, inputs) of each distinct matrix; a tied head counts once."""
+        heads = self.n_heads + 2 * self.n_kv_heads
+        block = [
+            (heads * self.head_dim, self.d_model),
+            (self.d_model, self.n_heads * self.head_dim),
+            (2 * self.d_ff, self.d_model),
+            (self.d_model, self.d_ff),
+        ]
+        embeddings = [(self.vocab_size, self.d_model)] * (1 if self.tie_embeddings else 2)
+        return embeddings + block * self.n_layers
+
+    @property
     def n_parameters(self) -> int:
         """Distinct parameters; a tied head counts once."""
-        heads = self.n_heads + 2 * self.n_kv_heads
-        attention = self.d_model * self.head_dim * (heads + self.n_heads)
-        block = attention + 3 * self.d_model * self.d_ff + 2 * self.d_model
-        embeddings = self.vocab_size * self.d_model * (1 if self.tie_embeddings else 2)
-        return embeddings + self.n_layers * block + self.d_model
+        norms = self.d_model * (2 * self.n_layers + 1)
+        return sum(outputs * inputs for outputs, inputs in self.matrices) + norms
 
     def to_llama(self) -> dict[str, Any]:
         """The same model as the config.json of a Hugging Face ``LlamaForCausalLM``."""
@@ -142,7 +152,8 @@ class EngineConfig:
     """The way the weights are run."""
 
     kind: str = "eager"
-    """``eager`` is the plain PyTorch loop."""
+    """``eager`` is the plain PyTorch loop, ``compiled`` one C++ function a step, ``cudagraph`` one
+    recorded launch a step."""
 
     def __post_init__(self) -> None:
         require(
@@ -156,7 +167,8 @@ class PrecisionConfig:
     """The numbers that weights, activations and cache are kept in."""
 
     kind: str = "fp32"
-    """``fp32`` or ``bf16``; rotation angles and sampling are fp32 in both."""
+    """``fp32``, ``bf16``, or ``int8``: matrices rounded to int8 with a scale a row, all else fp32.
+    Rotation angles and sampling are fp32 in all."""
 
     def __post_init__(self) -> None:
         require(
@@ -166,8 +178,13 @@ class PrecisionConfig:
 
     @property
     def bytes_per_value(self) -> int:
-        """Bytes of one weight, and of one cached key or value."""
-        return {"fp32": 4, "bf16": 2}[self.kind]
+        """Bytes of one activation, and of one cached key or value."""
+        return {"fp32": 4, "bf16": 2, "int8": 4}[self.kind]
+
+    @property
+    def bytes_per_weight(self) -> int:
+        """Bytes of one weight of a matrix, at the least; int8 has 4 more for the scale of a row."""
+        return {"fp32": 4, "bf16": 2, "int8": 1}[self.kind]
 
 
 @dataclass(kw_only=True)

@@ -4,12 +4,24 @@ Imports no torch, so that a plan can be priced before anything is loaded.
 B rows, P prompt tokens, N new tokens.
 """
 
-from tinygpt.config import ModelConfig
+from tinygpt.config import ModelConfig, PrecisionConfig
 
 
-def weights_bytes(model: ModelConfig, bytes_per_value: int) -> int:
-    """Bytes of the weights; a tied head counts once."""
-    return model.n_parameters * bytes_per_value
+def weights_bytes(model: ModelConfig, precision: PrecisionConfig) -> int:
+    """Bytes of the weights in their precision; a tied head counts once.
+
+    In int8 each row of a matrix has a scale, and the norms stay as they are, 4 bytes each.
+    """
+    if precision.kind != "int8":
+        return model.n_parameters * precision.bytes_per_weight
+    weights = sum(outputs * inputs for outputs, inputs in model.matrices)
+    scales = sum(outputs for outputs, _ in model.matrices)
+    return weights * precision.bytes_per_weight + 4 * (scales + model.n_parameters - weights)
+
+
+def held_weights_bytes(model: ModelConfig, precision: PrecisionConfig) -> int:
+    """Bytes of the weights as the eager model holds them: int8 as the fp32 that it stands for."""
+    return model.n_parameters * precision.bytes_per_value
 
 
 def kv_cache_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value: int) -> int:

@@ -7,15 +7,26 @@ Shapes: B rows, P prompt tokens, N new tokens, V vocabulary.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tinygpt.cache import KVCache
-from tinygpt.model import GPT
 
 Pick = Callable[[Tensor], Tensor]
 """Logits (B, V) to ids (B,); a Sampler, or anything that looks at the logits on their way."""
+
+
+class Model(Protocol):
+    """What a loop needs of a model; a ``GPT`` is one."""
+
+    def step(self, ids: Tensor, cache: KVCache) -> Tensor:
+        """Run the new tokens ``ids`` (B, T) over ``cache``; logits (B, V) of the last one, which
+        are good until the next step.
+        """
+        ...
+
 
 OnToken = Callable[[Tensor], bool]
 """Shown the newest ids (B,) after each step; true ends the text there."""
@@ -26,20 +37,20 @@ def go_on(ids: Tensor) -> bool:
     return False
 
 
-def prefill(model: GPT, prompt: Tensor, cache: KVCache) -> Tensor:
+def prefill(model: Model, prompt: Tensor, cache: KVCache) -> Tensor:
     """Start a text: logits (B, V) after the last ``context_length`` tokens of ``prompt`` (B, P)."""
     cache.reset()
     return model.step(cache.pending(prompt), cache)
 
 
-def decode_step(model: GPT, ids: Tensor, cache: KVCache) -> Tensor:
+def decode_step(model: Model, ids: Tensor, cache: KVCache) -> Tensor:
     """Logits (B, V) after all tokens so far, ``ids`` (B, n), of which the last is new."""
     return model.step(cache.pending(ids), cache)
 
 
 @torch.inference_mode()
 def generate(
-    model: GPT,
+    model: Model,
     prompt: Tensor,
     new_tokens: int,
     *,

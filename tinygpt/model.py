@@ -108,6 +108,10 @@ class GPT(nn.Module):
     @torch.inference_mode()
     def step(self, ids: Tensor, cache: KVCache) -> Tensor:
         """Run the new tokens ``ids`` (B, T) over ``cache``; logits (B, V) of the last one."""
+        return self.last_logits(ids, cache)
+
+    def last_logits(self, ids: Tensor, cache: KVCache) -> Tensor:
+        """``step`` for those who trace it, which inference mode does not allow."""
         logits: Tensor = self.head(self.norm(self._hidden(ids, cache)[:, -1]))
         return logits
 

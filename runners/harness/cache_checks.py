@@ -12,7 +12,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from runners.harness.gate import BF16_TOLERANCE, FP32_TOLERANCE
+from runners.harness import gate
 from runners.harness.verify_report import Check, judged
 from runners.harness.watch import STEPS, TOKEN, Run
 from tinygpt.config import PrecisionConfig
@@ -53,9 +53,7 @@ def closeness(reference: Tensor, logits: Tensor, precision: PrecisionConfig) -> 
 
 def tolerance(reference: Tensor, precision: PrecisionConfig) -> float:
     """The gate's: absolute in fp32, a share of the largest value otherwise."""
-    if precision.kind == "fp32":
-        return FP32_TOLERANCE
-    return BF16_TOLERANCE * float(reference.abs().max())
+    return gate.tolerance(precision, float(reference.abs().max()))
 
 
 def must_match(run: Run, window: int) -> int:

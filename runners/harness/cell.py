@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from runners.harness import environment, gate, identity, inputs, timing
+from runners.harness import environment, gate, identity, inputs, limit, timing
 from runners.harness.checks import read_prompt
 from runners.harness.guard import guarded
 from runners.harness.metrics import summarise
@@ -33,9 +33,8 @@ def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellRe
 def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     device = torch.device(config.device.kind)
     synchronize = timing.synchronizer(device)
-    shortage = inputs.memory_shortage(config, device)
-    if shortage:
-        result.outcome, result.reason = "oom", shortage
+    result.outcome, result.reason = inputs.obstacle(config, device)
+    if result.reason:
         return
 
     report("load")
@@ -49,8 +48,11 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
         config.cache,
         batch=config.batch.size,
         max_positions=prompt.shape[1] + config.length.new_tokens,
+        precision=config.precision,
+        report=report,
     )
-    result.metrics["load_s"] = perf_counter() - start
+    result.metrics["load_s"] = perf_counter() - start - engine.compile_s
+    result.metrics["compile_s"] = engine.compile_s
     result.tags |= identity.tags(config, model, prompt.tolist(), tokenizer)
     result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
 
@@ -70,7 +72,8 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     fed = prompt_tokens + config.length.new_tokens - 1
     held = 0 if config.cache.kind == "none" else fed
     result.metrics |= {
-        "weights_bytes": cost.weights_bytes(config.model, values),
+        "weights_bytes": engine.weights_bytes,
+        "weights_bytes_formula": cost.weights_bytes(config.model, config.precision),
         "kv_cache_bytes": engine.kv_cache_bytes,
         "kv_cache_bytes_formula": cost.kv_cache_bytes(
             config.model, config.batch.size, held, values
@@ -78,6 +81,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     }
     result.headline = "0 new tokens, nothing to measure"
     summarise(config, result, prompt_tokens=prompt_tokens)
+    result.metrics |= limit.figures(config, model, result, report)
     before, new = ids[:, :prompt_tokens].tolist(), ids[:, prompt_tokens:].tolist()
     result.tags["tinygpt.tokens_sha256"] = identity.sha256(new)
     result.generations = [

@@ -15,6 +15,8 @@ HEADINGS = {
     "repeats": "n",
     "n_none": "n none",
     "n_cpu": "n cpu",
+    "limit_ms": "limit ms",
+    "limit_share": "of limit",
     "ttft_ms": "TTFT ms",
     "tpot_ms": "TPOT ms",
     "kv_cache_bytes": "cache MiB",

@@ -18,9 +18,10 @@ from tinygpt.model import GPT
 NEW_TOKENS = 32
 """Ids generated for the gate at most; fewer where the window or the cell ends before."""
 FP32_TOLERANCE = 1e-4
-"""Largest difference of a logit in fp32, where 2e-6 is usual."""
+"""Largest difference of a logit in fp32, where 2e-6 is usual; also in int8, whose reference has the
+same rounded weights and computes in fp32."""
 BF16_TOLERANCE = 0.05
-"""The same in bf16, as a share of the reference's largest logit. The reference has the same rounded
+"""In bf16, as a share of the reference's largest logit. The reference has the same rounded
 weights, so what differs is the order of additions: 1 to 2 %; a wrong mask or position: 60 %."""
 ROWS_AT_ONCE = 8
 """Rows compared at a time: the reference has logits for every position."""
@@ -36,6 +37,14 @@ class GateResult:
     """Ids that differ from the reference's first choice within the rounding margin."""
     reason: str
     """Empty when the path is right."""
+
+
+def tolerance(precision: PrecisionConfig, largest: float) -> float:
+    """Largest difference of a logit that ``precision`` explains, where the largest is ``largest``.
+
+    bf16 rounds activations and cache; the others compute in fp32.
+    """
+    return BF16_TOLERANCE * largest if precision.kind == "bf16" else FP32_TOLERANCE
 
 
 @torch.inference_mode()
@@ -67,7 +76,7 @@ def check(
         strays += int((below > 2 * difference).sum())
         ties += int(((below > 0) & (below <= 2 * difference)).sum())
     worst = float(torch.tensor(differences).max())  # NaN if any is
-    limit = FP32_TOLERANCE if precision.kind == "fp32" else BF16_TOLERANCE * largest
+    limit = tolerance(precision, largest)
     reason = ""
     if not worst <= limit:
         ties = 0  # a margin of that size says nothing

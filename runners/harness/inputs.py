@@ -14,6 +14,7 @@ from runners.harness.schema import BenchConfig, DeviceConfig, RunConfig
 from tinygpt import cost
 from tinygpt.checkpoint import cast, load_model, random_model
 from tinygpt.config import ModelConfig
+from tinygpt.engines import unsupported
 from tinygpt.model import GPT
 from tinygpt.sampling import row_seed
 from tinygpt.tokenizer import Tokenizer
@@ -72,8 +73,12 @@ def needed_bytes(config: BenchConfig) -> Needed:
     prompt = config.prompt.tokens if text is None else len(text.encode())  # at most a token a byte
     prompt = min(prompt, config.model.context_length)
     tokens = prompt + config.length.new_tokens
-    weights = cost.weights_bytes(config.model, values)
-    cache = cost.kv_cache_bytes(config.model, batch, tokens, values)
+    weights = cost.held_weights_bytes(config.model, config.precision)
+    compiled = config.engine.kind == "compiled"
+    if compiled and config.precision.kind == "int8":
+        weights += cost.weights_bytes(config.model, config.precision)  # beside those of the prefill
+    held = config.model.context_length if compiled else tokens
+    cache = cost.kv_cache_bytes(config.model, batch, held, values)
     if config.cache.kind == "none":
         cache = 0
     at_once = tokens if config.cache.kind == "none" else prompt
@@ -82,6 +87,15 @@ def needed_bytes(config: BenchConfig) -> Needed:
     logits = batch * gated + 4 * min(batch, gate.ROWS_AT_ONCE) * (prompt + gated)
     work += logits * config.model.vocab_size * 4 + 2 * batch * tokens * 8
     return Needed(weights, cache, work)
+
+
+def obstacle(config: BenchConfig, device: torch.device) -> tuple[str, str]:
+    """The outcome of a cell that cannot run on ``device``, and why; ok and no reason if it can."""
+    reason = unsupported(config.engine, config.model, config.cache, config.device.kind)
+    if reason:
+        return "skipped", reason
+    reason = memory_shortage(config, device)
+    return ("oom", reason) if reason else ("ok", "")
 
 
 def memory_shortage(config: BenchConfig, device: torch.device) -> str:

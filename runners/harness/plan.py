@@ -11,7 +11,7 @@ from time import perf_counter
 
 from runners.harness.schema import BenchConfig
 from tinygpt import cost
-from tinygpt.config import CacheConfig, ModelConfig
+from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
 
 _OVERHEAD_S = 0.5
 """Loading, identifying, writing and tracking a small cell."""
@@ -32,12 +32,17 @@ def calibrate() -> Machine:
     import torch
 
     from tinygpt.checkpoint import random_model
-    from tinygpt.engines.eager import EagerEngine
+    from tinygpt.engines import make_engine
     from tinygpt.generation import go_on
 
     config = ModelConfig(d_model=32, head_dim=8, n_heads=4, n_kv_heads=4, d_ff=64, n_layers=4)
-    engine = EagerEngine(
-        random_model(config, seed=0), CacheConfig(kind="static"), batch=1, max_positions=40
+    engine = make_engine(
+        EngineConfig(),
+        random_model(config, seed=0),
+        CacheConfig(kind="static"),
+        batch=1,
+        max_positions=40,
+        precision=PrecisionConfig(),
     )
     prompt = torch.zeros(1, 8, dtype=torch.int64)
     steps = 32

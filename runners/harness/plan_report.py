@@ -48,7 +48,7 @@ def plan(sweep: Sweep, old: Path | None) -> render.Table:
 def obstacle(config: BenchConfig) -> str:
     """Why a cell cannot run here; empty where it can."""
     missing = inputs.missing_device(config.device.kind)
-    return missing or inputs.memory_shortage(config, torch.device(config.device.kind))
+    return missing or inputs.obstacle(config, torch.device(config.device.kind))[1]
 
 
 def _place(sweep: Sweep, job: list[str]) -> dict[str, str]:

@@ -188,7 +188,9 @@ def _side(
     ran = fed(cache.kind, prompt_tokens, new_tokens, config.model.context_length)
     synchronize = timing.synchronizer(prompt.device)
     end = prompt_tokens + new_tokens
-    engine = make_engine(config.engine, model, cache, batch=1, max_positions=end)
+    engine = make_engine(
+        config.engine, model, cache, batch=1, max_positions=end, precision=config.precision
+    )
     sampler = make_sampler(SamplerConfig(), batch=1, seed=config.seed, device=prompt.device)
     name = side_name(cache.kind)
     report(f"{name}: warm-up")

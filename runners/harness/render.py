@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from runners.harness import tables
+from runners.harness import engine_table, tables
 from runners.harness.columns import HEADINGS, insert_after, numeric, texts
 from runners.harness.stream import reader_gone
 
@@ -27,10 +27,20 @@ _CELL_COLUMNS = (
 ).split()
 _FIGURES = (
     "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s a_tok_per_s b_tok_per_s "
-    "speedup ratio interval verdict wins repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes "
-    "id kind when cells ok overrides setting"
+    "speedup ratio interval verdict wins limit_share repeats ttft_ms tpot_ms kv_cache_bytes "
+    "peak_memory_bytes id kind when cells ok overrides setting"
 ).split()  # always columns, however alike
-_FIRST_TO_GO = ["peak MiB", "stable", "TTFT ms", "cache MiB", "TPOT ms", "cell", "n none", "n cpu"]
+_FIRST_TO_GO = [
+    "peak MiB",
+    "limit ms",
+    "stable",
+    "TTFT ms",
+    "cache MiB",
+    "TPOT ms",
+    "cell",
+    "n none",
+    "n cpu",
+]
 _FIRST_TO_GO += ["rounds a", "rounds b", "n a", "n b"]
 _PIPED_WIDTH = 140
 
@@ -48,7 +58,7 @@ class Table:
 
 
 def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[Table]:
-    """The three tables of a benchmark sweep, in the order of reading; of its cells that ``where``
+    """The tables of a benchmark sweep, in the order of reading; of its cells that ``where``
     left, if there are any, and ``note`` says why if there are not.
     """
     overrides = str(cells["overrides"].iloc[0]) if len(cells) else ""
@@ -58,12 +68,12 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
     elsewhere = f" on a machine with {other}" if missed.any() else ""
     only = f" where {where}" if where else ""
 
-    def filled_by(what: str, place: str, group: str, options: str) -> str:
+    def filled_by(what: str, place: str, **axes: str) -> str:
         if where:
             return note or f"{what} where {where}"
         if overrides.startswith(("run=", "config=")):  # a rerun, of one cell as it was
             return what
-        return f"{what}; this fills it{place}: {command(overrides, group, options)}"
+        return f"{what}; this fills it{place}: {command(overrides, **axes)}"
 
     return [
         Table(
@@ -76,29 +86,39 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
             "cache",
             tables.cache_speedup(cells),
             f"cache against none{only} (interval: of the speed-up, 99 %)",
-            filled_by("no two cells differ in the cache alone", "", "cache", "none,rolling"),
+            filled_by("no two cells differ in the cache alone", "", cache="none,rolling"),
         ),
         Table(
             "device",
             devices,
             f"device against cpu{only} (interval: of the speed-up, 99 %)",
-            filled_by("no cell was measured on two devices", elsewhere, "device", f"cpu,{other}"),
+            filled_by("no cell was measured on two devices", elsewhere, device=f"cpu,{other}"),
             tables.crossovers(devices),
+        ),
+        Table(
+            "engine",
+            engine_table.engines(cells),
+            f"engines as multiples of {engine_table.YARDSTICK}{only} (interval: 99 %)",
+            filled_by(
+                "no two engines were measured", "", engine="eager,compiled", cache="rolling,static"
+            ),
         ),
     ]
 
 
-def command(overrides: str, group: str, options: str) -> str:
-    """The sweep ``overrides`` with ``group`` swept over ``options``, as one types it."""
+def command(overrides: str, **axes: str) -> str:
+    """The sweep ``overrides`` with each group of ``axes`` swept over its options, as typed."""
     try:
         words = [w for w in shlex.split(overrides) if not w.startswith(("resume=", "plan="))]
     except ValueError:  # cut in the middle of a quote: longer than MLflow keeps
         words = []
-    axis = f"{group}={options}"
-    at = [n for n, word in enumerate(words) if word.partition("=")[0] == group]
-    for n in at:
-        words[n] = axis
-    return "python -m runners.bench -m " + shlex.join([*words, *([] if at else [axis])])
+    for group, options in axes.items():
+        axis = f"{group}={options}"
+        at = [n for n, word in enumerate(words) if word.partition("=")[0] == group]
+        for n in at:
+            words[n] = axis
+        words += [] if at else [axis]
+    return "python -m runners.bench -m " + shlex.join(words)
 
 
 def show(table: Table, form: str = "rich", stream: TextIO | None = None) -> None:

@@ -40,6 +40,7 @@ def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
         config.cache,
         batch=1,
         max_positions=max(prompt.shape[1] for prompt in prompts) + new,
+        precision=config.precision,
     )
     sampler = make_sampler(config.sampler, batch=1, seed=config.seed, device=device)
     result.tags |= identity.tags(

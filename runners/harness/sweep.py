@@ -54,12 +54,14 @@ def prepared(sweep: Sweep) -> Sweep:
 def tracked(sweep: Sweep) -> Iterator[None]:
     """Say what comes and how long it may take; then the cells run inside, tracked."""
     from runners.harness.inputs import missing_device
+    from runners.harness.plan_report import obstacle
 
     with tracked_sweep("bench", sweep, _show_tables):
         machine = calibrate()
         absent = {kind: missing_device(kind) for kind in ("cuda", "mps")}
+        blocked = [bool(obstacle(cell)) for cell in sweep.configs]
         estimates = [
-            0.1 if n in sweep.done or absent.get(cell.device.kind) else estimate_s(cell, machine)
+            0.1 if n in sweep.done or blocked[n] else estimate_s(cell, machine)
             for n, cell in enumerate(sweep.configs)
         ]
         axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
@@ -71,6 +73,13 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
             if skipped:
                 progress.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
+        running = [c for c, b in zip(sweep.configs, blocked, strict=True) if not b]
+        compiled = {_shape(c) for c in running if c.engine.kind == "compiled"}
+        if compiled:
+            progress.console.print(
+                f"and a minute or two of compiling for each of {len(compiled)} shapes, once and "
+                "for all: that is kept"
+            )
         with progress.sweep(estimates, set(sweep.axes)):
             try:
                 yield
@@ -90,6 +99,11 @@ def write_tables(store: Store, folder: Path) -> list["Table"]:
     tables = render.bench_tables(frame)
     render.write(folder / "tables", tables, frame)
     return tables
+
+
+def _shape(cell: BenchConfig) -> str:
+    """What compiled code is made for."""
+    return repr((cell.model, cell.device, cell.batch, cell.cache, cell.precision))
 
 
 def _show_tables(store: Store, folder: Path) -> str:

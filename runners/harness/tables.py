@@ -33,12 +33,15 @@ TEXT = (
 WHOLE = (
     "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes peak_memory_bytes"
 ).split()
-REAL = "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms".split()
+REAL = (
+    "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms compile_s limit_ms "
+    "limit_share"
+).split()
 
 _SETS = {"batch": "batch.size", "length": "length.new_tokens"}
 """What a group is about, where that is not its kind."""
 _ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
-_SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
+SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
 _KEY = ["shape", "weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
 _KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
 
@@ -74,8 +77,8 @@ def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
     for common, sides in _pairs(frame, "cache"):
         for kind in _ORDER["cache"][1:]:
             if "none" in sides and kind in sides:
-                rows.append(common | {"cache": kind} | _ratio(sides[kind], sides["none"], "none"))
-    columns = [*(name for name in _SORT if name != "cache"), "cache", *_ratio_columns("none")]
+                rows.append(common | {"cache": kind} | ratio(sides[kind], sides["none"], "none"))
+    columns = [*(name for name in SORT if name != "cache"), "cache", *ratio_columns("none")]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -85,10 +88,10 @@ def device_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     for common, sides in _pairs(frame, "device", "threads", "machine", "torch"):
         for kind in _ORDER["device"][1:]:
             if "cpu" in sides and kind in sides:
-                row = common | {"device": kind} | _ratio(sides[kind], sides["cpu"], "cpu")
+                row = common | {"device": kind} | ratio(sides[kind], sides["cpu"], "cpu")
                 wins = {"faster": kind, "slower": "cpu", "same": "neither"}
                 rows.append(row | {"wins": wins.get(row["verdict"], "unclear")})
-    columns = [*(name for name in _SORT if name != "device"), "device", *_ratio_columns("cpu")]
+    columns = [*(name for name in SORT if name != "device"), "device", *ratio_columns("cpu")]
     return pd.DataFrame(rows, columns=[*columns, "wins"])
 
 
@@ -194,7 +197,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
         order = _ORDER.get(str(column.name))
         return column.map({name: n for n, name in enumerate(order)}) if order else column
 
-    return frame.sort_values([*_SORT, "round", "cell"], key=rank, ignore_index=True)
+    return frame.sort_values([*SORT, "round", "cell"], key=rank, ignore_index=True)
 
 
 def _pairs(
@@ -206,7 +209,7 @@ def _pairs(
     """
     measured = frame[frame["outcome"].eq("ok") & frame["rates"].ne("[]")]
     key = [name for name in _KEY if name not in (axis, *with_it)]
-    shown = [name for name in _SORT if name != axis]
+    shown = [name for name in SORT if name != axis]
     for _, group in measured.groupby(key, sort=False, dropna=False):
         if group[axis].nunique() < 2:
             continue
@@ -218,12 +221,13 @@ def _pairs(
         yield {name: group[name].iloc[0] for name in shown}, sides
 
 
-def _ratio_columns(base_name: str) -> list[str]:
+def ratio_columns(base_name: str) -> list[str]:
     figures = ["tok_per_s", "speedup", "low", "high", "verdict", f"n_{base_name}", "n"]
     return [f"{base_name}_tok_per_s", *figures]
 
 
-def _ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
+def ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
+    """Both rates, pooled over rounds, and how many times ``base``'s ``side``'s is."""
     side, base = (s.sort_values(["sweep", "round"]) for s in (side, base))
     a, b = ([json.loads(rates) for rates in s["rates"]] for s in (side, base))
     same_yardstick = side["device"].iloc[0] == base["device"].iloc[0]

@@ -16,7 +16,7 @@ class TablesConfig:
     sweep: str = "latest"
     """A sweep's or lone cell's id (a prefix is enough), several with commas, or ``latest``."""
     table: str = "all"
-    """``cells``, ``cache``, ``device``, or ``all`` of them; ``runs`` for what is in the store."""
+    """``cells``, ``cache``, ``device``, ``engine``, or ``all``; ``runs`` for the store's."""
     where: str = ""
     """Conditions on the rows, joined by and: ``batch.size>=4 and device=cpu``."""
     limit: int = 50
@@ -26,14 +26,14 @@ class TablesConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
-        tables = ("all", "cells", "cache", "device", "runs")
+        tables = ("all", "cells", "cache", "device", "engine", "runs")
         require(self.table in tables, f"table={self.table}: must be one of {', '.join(tables)}")
         require(
             self.format in FORMATS, f"format={self.format}: must be one of {', '.join(FORMATS)}"
         )
         require(
             self.table != "all" or self.format in ("rich", "md"),
-            f"table=all: {self.format} holds one table; choose cells, cache, device or runs",
+            f"table=all: {self.format} holds one table; choose one of {', '.join(tables[1:])}",
         )
         require(
             self.table != "runs" or self.sweep == "latest",

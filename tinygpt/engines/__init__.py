@@ -4,12 +4,17 @@ An engine is made for one batch size and text length, and generates as often as 
 The measured path of a cell is the same for all of them.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
 
-from tinygpt.config import CacheConfig, EngineConfig
+from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
+from tinygpt.engines import compiled, cudagraph
+from tinygpt.engines.compiled import CompiledEngine
+from tinygpt.engines.cudagraph import CudaGraphEngine
 from tinygpt.engines.eager import EagerEngine
+from tinygpt.engines.packages import Report
 from tinygpt.generation import OnToken, Pick
 from tinygpt.model import GPT
 
@@ -17,9 +22,17 @@ from tinygpt.model import GPT
 class Engine(Protocol):
     """What a cell measures."""
 
+    compile_s: float
+    """Seconds of making the engine that went into compiling; 0 where nothing had to be."""
+
     @property
     def kv_cache_bytes(self) -> int:
         """Bytes of keys and values held now."""
+        ...
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of distinct weights held, for prefill and decode."""
         ...
 
     def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
@@ -27,11 +40,43 @@ class Engine(Protocol):
         ...
 
 
-ENGINES = {"eager": EagerEngine}
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "eager": EagerEngine,
+    "compiled": CompiledEngine,
+    "cudagraph": CudaGraphEngine,
+}
+
+
+def unsupported(engine: EngineConfig, model: ModelConfig, cache: CacheConfig, device: str) -> str:
+    """Why ``engine`` cannot run this here, and the cure; empty where it can."""
+    if engine.kind == "compiled":
+        return compiled.unsupported(model, cache, device)
+    return cudagraph.unsupported(cache, device) if engine.kind == "cudagraph" else ""
 
 
 def make_engine(
-    config: EngineConfig, model: GPT, cache: CacheConfig, *, batch: int, max_positions: int
+    config: EngineConfig,
+    model: GPT,
+    cache: CacheConfig,
+    *,
+    batch: int,
+    max_positions: int,
+    precision: PrecisionConfig,
+    report: Report = lambda phase: None,
 ) -> Engine:
-    """The engine that ``config`` names, for ``batch`` rows of up to ``max_positions`` tokens."""
-    return ENGINES[config.kind](model, cache, batch=batch, max_positions=max_positions)
+    """The engine that ``config`` names, for ``batch`` rows of up to ``max_positions`` tokens.
+
+    ``model`` has its weights rounded to ``precision``; ``report`` is told "compile" before that is
+    done. Raises ValueError for what is ``unsupported``.
+    """
+    reason = unsupported(config, model.config, cache, model.device.type)
+    if reason:
+        raise ValueError(reason)
+    return ENGINES[config.kind](
+        model,
+        cache,
+        batch=batch,
+        max_positions=max_positions,
+        precision=precision,
+        report=report,
+    )

@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from tinygpt.cache import make_cache
-from tinygpt.config import CacheConfig
+from tinygpt.config import CacheConfig, PrecisionConfig
+from tinygpt.engines.packages import Report
 from tinygpt.generation import OnToken, Pick, generate
 from tinygpt.model import GPT
 
@@ -11,7 +12,18 @@ from tinygpt.model import GPT
 class EagerEngine:
     """Runs ``generate`` over the model with any cache."""
 
-    def __init__(self, model: GPT, cache: CacheConfig, *, batch: int, max_positions: int) -> None:
+    compile_s = 0.0
+
+    def __init__(
+        self,
+        model: GPT,
+        cache: CacheConfig,
+        *,
+        batch: int,
+        max_positions: int,
+        precision: PrecisionConfig,
+        report: Report,
+    ) -> None:
         self._model = model
         self._cache = make_cache(
             cache,
@@ -25,6 +37,10 @@ class EagerEngine:
     @property
     def kv_cache_bytes(self) -> int:
         return self._cache.nbytes
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self._model.parameters())
 
     def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
         return generate(

@@ -1,0 +1,319 @@
+"""The compiled engine writes what the eager one writes, and says in one line what it cannot do.
+
+A compile takes ten seconds and more: the default run makes a few shapes, the rest is marked slow.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runners.harness import gate, inputs, limit
+from runners.harness.cell import run_cell
+from runners.harness.plan_report import obstacle
+from runners.harness.schema import BatchConfig
+from tests.small_model import BF16, CPU, FP32, INT8, NANO, engine_for, greedy, random_ids
+from tests.test_cell import config
+from tinygpt.checkpoint import cast, random_model
+from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
+from tinygpt.engines import Engine, packages, unsupported
+from tinygpt.engines.step import Products, WindowPass, product
+from tinygpt.generation import go_on
+from tinygpt.model import GPT
+from tinygpt.quantisation import quantise
+from tinygpt.sampling import make_sampler
+
+GROUPED = replace(NANO, n_kv_heads=2)
+UNTIED = replace(NANO, tie_embeddings=False)
+COMPILED, STATIC = EngineConfig(kind="compiled"), CacheConfig(kind="static")
+WINDOW = NANO.context_length
+
+
+def weights(model: ModelConfig, precision: PrecisionConfig) -> GPT:
+    return cast(random_model(model, seed=1), precision, CPU)
+
+
+def compiled(
+    model: ModelConfig = GROUPED,
+    *,
+    batch: int = 2,
+    precision: PrecisionConfig = FP32,
+    cache: str = "static",
+) -> tuple[Engine, GPT]:
+    model_ = weights(model, precision)
+    engine = engine_for(
+        cache, model_, batch=batch, max_positions=200, engine="compiled", precision=precision
+    )
+    return engine, model_
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Engine, GPT]:
+    """Two rows with grouped queries in fp32, over a ring."""
+    return compiled()
+
+
+def forced(engine: Engine, prompt: Tensor, follow: Tensor) -> Tensor:
+    """Logits (N, B, V) after ``prompt`` (B, P) and each but the last of ``follow`` (B, N)."""
+    seen: list[Tensor] = []
+
+    def pick(logits: Tensor) -> Tensor:
+        seen.append(logits.float().clone())
+        return follow[:, len(seen) - 1]
+
+    engine.generate(prompt, follow.shape[1], pick, go_on)
+    return torch.stack(seen)
+
+
+def differences(
+    engine: Engine, model: GPT, *, batch: int, cache: str = "static", prompt: int = 8
+) -> tuple[float, float]:
+    """Largest difference of a logit from the eager engine's, past the wrap; the largest logit."""
+    eager = engine_for(cache, model, batch=batch, max_positions=200)
+    start, follow = random_ids(model, batch, prompt), random_ids(model, batch, 100)
+    wanted = forced(eager, start, follow)
+    return float((forced(engine, start, follow) - wanted).abs().max()), float(wanted.abs().max())
+
+
+def test_logits_are_the_eager_ones_past_the_wrap(pair: tuple[Engine, GPT]) -> None:
+    engine, model = pair
+    for prompt in (1, 2, 8, 63, 64):
+        off, _ = differences(engine, model, batch=2, prompt=prompt)
+        assert off < 1e-5, prompt
+
+
+def test_a_prompt_longer_than_the_window_counts_by_its_end(pair: tuple[Engine, GPT]) -> None:
+    engine, model = pair
+    eager = engine_for("static", model, batch=2, max_positions=200)
+    prompt, follow = random_ids(model, 2, WINDOW + 9), random_ids(model, 2, 20)
+    torch.testing.assert_close(
+        forced(engine, prompt, follow), forced(eager, prompt, follow), atol=1e-5, rtol=0
+    )
+
+
+def test_int8_reads_its_integers_and_an_untied_head_is_its_own() -> None:
+    engine, model = compiled(UNTIED, batch=1, precision=INT8)
+    assert differences(engine, model, batch=1)[0] < 1e-5
+    both = sum(p.nbytes + (p.numel() + 4 * len(p)) * (p.dim() == 2) for p in model.parameters())
+    assert engine.weights_bytes == both
+
+
+def test_without_a_cache_a_window_is_one_call() -> None:
+    engine, model = compiled(NANO, batch=2, cache="none")
+    assert engine.kv_cache_bytes == 0
+    assert differences(engine, model, batch=2, cache="none")[0] < 1e-5
+    assert differences(engine, model, batch=2, cache="none", prompt=1)[0] < 1e-5
+
+
+@pytest.mark.parametrize("new_tokens", [0, 1, 2, 70])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        SamplerConfig(),
+        SamplerConfig(temperature=1.0),
+        SamplerConfig(temperature=0.8, top_p=0.9, top_k=50),
+        SamplerConfig(repetition_penalty=1.3),
+    ],
+    ids=["greedy", "t1.0", "topp", "penalty"],
+)
+def test_every_sampler_writes_the_same_text(
+    pair: tuple[Engine, GPT], sampler: SamplerConfig, new_tokens: int
+) -> None:
+    engine, model = pair
+    prompt, texts = random_ids(model, 2, 8), []
+    for each in (engine, engine_for("rolling", model, batch=2, max_positions=200), engine):
+        pick = make_sampler(sampler, batch=2, seed=1, device=CPU)
+        pick.reset(prompt, NANO.vocab_size)
+        texts.append(each.generate(prompt, new_tokens, pick, go_on).tolist())
+    assert texts[0] == texts[2], "a second text begins anew"
+    if new_tokens <= WINDOW - 8:  # past the window a rolling cache holds the same, in other order
+        assert texts[0] == texts[1]
+
+
+def test_a_text_ends_where_it_is_told_to(pair: tuple[Engine, GPT]) -> None:
+    engine, model = pair
+    prompt, left = random_ids(model, 2, 8), [False, False, True]
+    whole = engine.generate(prompt, 20, greedy, go_on)
+    cut = engine.generate(prompt, 20, greedy, lambda ids: left.pop(0))
+    assert torch.equal(cut, whole[:, : 8 + 3])
+
+
+def test_the_gate_passes_it_and_catches_it(pair: tuple[Engine, GPT]) -> None:
+    engine, model = pair
+    prompt = random_ids(model, 2, 8)
+    assert gate.check(engine, model, prompt, 50, FP32).reason == ""
+    held: Any = engine
+    right = held._steps._run
+    held._steps._run = lambda inputs: right([inputs[0], -inputs[1], *inputs[2:]])
+    found = gate.check(engine, model, prompt, 50, FP32)
+    held._steps._run = right
+    assert "the cache, mask or positions are wrong" in found.reason
+
+
+def test_other_threads_than_it_was_made_for_are_refused(pair: tuple[Engine, GPT]) -> None:
+    engine, model = pair
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.raises(ValueError, match=f"^{threads + 1} threads: .* for {threads};"):
+            engine.generate(random_ids(model, 2, 8), 2, greedy, go_on)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_cell_is_measured_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "_known", {})
+    phases: list[str] = []
+    shape: dict[str, Any] = {"model": GROUPED, "batch": BatchConfig(size=2), "cache": STATIC}
+    cell = config(engine=COMPILED, **shape)
+    run_cell(cell)  # compiles, unless that was done in an earlier test run
+    measured = run_cell(cell, phases.append)
+    assert measured.outcome == "ok", measured.reason
+    assert measured.generations == run_cell(config(**shape)).generations
+    assert measured.metrics["compile_s"] == 0
+    assert measured.metrics["gate_max_difference"] < 1e-5
+    assert measured.metrics["limit_share"] > 0
+    assert "compile" not in phases
+    assert measured.metrics["weights_bytes"] == GROUPED.n_parameters * 4
+
+
+def test_what_it_needs_is_a_whole_ring_and_both_forms_of_int8() -> None:
+    cell = config(engine=COMPILED, cache=STATIC, precision=INT8)
+    needed, eager = inputs.needed_bytes(cell), inputs.needed_bytes(config(precision=INT8))
+    assert needed.cache == 2 * 2 * WINDOW * 4 * 16 * 4
+    assert eager.weights * 1.25 < needed.weights < eager.weights * 1.3
+
+
+def test_what_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    rolling = config(engine=COMPILED)
+    skipped = run_cell(rolling)
+    assert (skipped.outcome, skipped.metrics) == ("skipped", {})
+    assert skipped.reason.startswith("engine=compiled: a rolling cache")
+    assert obstacle(rolling) == skipped.reason
+    assert obstacle(config(engine=COMPILED, cache=STATIC)) == ""
+    with pytest.raises(ValueError, match=r"^engine=compiled: a rolling cache"):
+        engine_for("rolling", weights(NANO, FP32), batch=1, max_positions=9, engine="compiled")
+    assert "no code for mps" in unsupported(COMPILED, NANO, STATIC, "mps")
+    short = replace(NANO, context_length=3)
+    assert "context_length=3 is below 4" in unsupported(COMPILED, short, STATIC, "cpu")
+    monkeypatch.setattr(packages, "compiler", str)
+    assert "install g++" in run_cell(config(engine=COMPILED, cache=STATIC)).reason
+    assert run_cell(config()).outcome == "ok"
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def test_a_package_is_made_once_and_again_when_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINYGPT_CACHE", str(tmp_path / "kept"))
+    x, told = torch.ones(3), []
+    for damage, made in ((False, 1), (False, 1), (True, 2)):
+        if damage:
+            packages.path_of(Twice(), [x]).write_bytes(b"nothing")
+        loaded = packages.load(Twice(), [x], report=told.append)
+        assert loaded.run([x])[0].tolist() == [2.0, 2.0, 2.0]
+        assert told == ["compile"] * made
+    assert loaded.compile_s > 0
+    assert packages.load(Twice(), [x]).compile_s == 0
+    assert list(packages.folder().iterdir()) == [packages.path_of(Twice(), [x])]
+
+
+def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def path(model: ModelConfig = NANO, precision: PrecisionConfig = FP32, batch: int = 1) -> Path:
+        module = Products(weights(model, precision), precision)
+        rows = [torch.zeros(batch, module.get_buffer(n).shape[1]) for n in module.names()]
+        return packages.path_of(module, rows)
+
+    plain = path()
+    seen = {plain, path(UNTIED), path(GROUPED), path(batch=2), path(precision=BF16)}
+    seen |= {path(precision=INT8), path(replace(NANO, norm_eps=1e-6))}
+    for target, name, value in (
+        (torch, "__version__", "9.9"),
+        (torch, "get_num_threads", lambda: 77),
+        (packages, "compiler", lambda: "g++ 99"),
+        (packages, "machine", lambda device: "another"),
+        (packages, "OPTIONS", {}),
+        (packages, "_sources", lambda module: "edited"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, value)
+            seen.add(path())
+    assert len(seen) == 13
+    assert path() == plain, "weights of the same shape share it"
+    assert "class DecodeStep" in packages._sources(Products(weights(NANO, FP32), FP32))
+    assert "def rotate" in packages._sources(WindowPass(weights(NANO, FP32)))
+
+
+def test_packages_lie_where_users_keep_what_can_be_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TINYGPT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert packages.folder() == Path.home() / ".cache" / "tinygpt"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert packages.folder() == Path("/b/tinygpt")
+    monkeypatch.setenv("TINYGPT_CACHE", "a")
+    assert packages.folder() == Path("a").absolute()
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("batch", [1, 4, 5, 16, 17, 40])
+def test_a_product_is_the_matrix_product(precision: PrecisionConfig, batch: int) -> None:
+    x, weight = torch.randn(batch, 24), torch.randn(7, 24)
+    tensor, scale = quantise(weight) if precision is INT8 else (weight, None)
+    if precision is BF16:
+        tensor = weight.bfloat16()
+    plain = tensor.float() * (1 if scale is None else scale[:, None])
+    tolerance = 0.1 if precision is BF16 else 1e-4
+    torch.testing.assert_close(product(x, tensor, scale), x @ plain.T, atol=tolerance, rtol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 2, 4, 8, 17])
+@pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("model", [NANO, GROUPED], ids=["nano", "grouped"])
+def test_every_batch_and_precision(
+    model: ModelConfig, precision: PrecisionConfig, batch: int
+) -> None:
+    engine, eager = compiled(model, batch=batch, precision=precision)
+    off, largest = differences(engine, eager, batch=batch)
+    assert off < gate.tolerance(precision, largest)
+    assert gate.check(engine, eager, random_ids(eager, batch, 8), 50, precision).reason == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [BF16, INT8], ids=["bf16", "int8"])
+def test_every_precision_without_a_cache(precision: PrecisionConfig) -> None:
+    engine, eager = compiled(NANO, batch=1, precision=precision, cache="none")
+    assert gate.check(engine, eager, random_ids(eager, 1, 8), 50, precision).reason == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["static", "none"])
+def test_the_smallest_window(cache: str) -> None:
+    engine, eager = compiled(replace(NANO, context_length=4), batch=1, cache=cache)
+    for prompt in (1, 2, 3, 4):
+        assert differences(engine, eager, batch=1, cache=cache, prompt=prompt)[0] < 1e-5
+
+
+@pytest.mark.slow
+def test_two_processes_that_compile_the_same_do_not_clash(tmp_path: Path) -> None:
+    code = (
+        "import torch; from tinygpt.engines import packages; from tests.test_compiled import Twice;"
+        "x = torch.ones(3); print(packages.load(Twice(), [x]).run([x])[0].tolist())"
+    )
+    there = os.environ | {"TINYGPT_CACHE": str(tmp_path)}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    both = [subprocess.Popen(command, env=there, stdout=subprocess.PIPE, text=True) for _ in "12"]
+    assert [process.communicate()[0].strip() for process in both] == ["[2.0, 2.0, 2.0]"] * 2
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,153 @@
+"""Compiled code that is kept: made once for a shape, then loaded in milliseconds.
+
+A package holds code only. It is named by everything that the code depends on, so nothing stale is
+ever found, and may be deleted at any time. It comes into its place whole: two processes that make
+the same one do twice the work, and no harm.
+"""
+
+import hashlib
+import inspect
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import torch
+from torch import Tensor, nn
+
+OPTIONS = {
+    "aot_inductor.package_constants_in_so": False,  # code only: weights are lent when loaded
+    "cpp.enable_floating_point_contract_flag": "fast",  # fused multiply-add
+    "cpp.max_horizontal_fusion_size": 16,  # all rows of a batch in one pass over the weights
+}
+
+Report = Callable[[str], None]
+Run = Callable[[list[Tensor]], list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Compiled code over the tensors of ``module``, which it keeps."""
+
+    run: Run
+    """The module's inputs to its outputs. The code knows no strides: inputs are contiguous."""
+    compile_s: float
+    """Seconds spent on compiling; 0 where the package was there."""
+    module: nn.Module
+    """The tensors are read where they lie, so they have to live as long as the code."""
+
+
+def load(
+    module: nn.Module,
+    example: Sequence[Tensor],
+    dynamic: Sequence[dict[int, Any]] = (),
+    report: Report = lambda phase: None,
+) -> Loaded:
+    """``module`` as compiled code; ``report("compile")`` where that is not kept from before.
+
+    ``dynamic`` names the dimensions of ``example`` that may vary, if there are any.
+    """
+    from torch._inductor import aoti_load_package
+
+    path, seconds = path_of(module, example), 0.0
+    if not path.exists():
+        report("compile")
+        start = perf_counter()
+        _compile(module, tuple(example), tuple(dynamic), path)
+        seconds = perf_counter() - start
+    try:
+        package = aoti_load_package(str(path), run_single_threaded=True)
+    except RuntimeError:  # damaged: a disk that was full, a copy that was cut
+        if seconds:
+            raise
+        path.unlink()
+        return load(module, example, dynamic, report)
+    tensors = module.state_dict()
+    used = {name: tensors[name] for name in package.get_constant_fqns()}  # a tied one only once
+    package.load_constants(used, check_full_update=True, user_managed=True)
+    return Loaded(package.loader.run, seconds, module)
+
+
+def _compile(
+    module: nn.Module, example: tuple[Tensor, ...], dynamic: tuple[dict[int, Any], ...], path: Path
+) -> None:
+    from torch._inductor import aoti_compile_and_package
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad(), TemporaryDirectory(dir=path.parent) as folder, catch_warnings():
+        simplefilter("ignore")  # torch's, about torch
+        program = torch.export.export(module, example, dynamic_shapes=dynamic or None)
+        new = Path(folder) / path.name
+        aoti_compile_and_package(program, package_path=str(new), inductor_configs=dict(OPTIONS))
+        new.replace(path)
+
+
+def path_of(module: nn.Module, example: Sequence[Tensor]) -> Path:
+    """Where the code of ``module`` lies: named by everything that it depends on."""
+    tensors = [*module.state_dict().items(), *enumerate(example)]
+    facts = (
+        torch.__version__,
+        machine(tensors[0][1].device),
+        compiler(),
+        torch.get_num_threads(),  # is written into the code
+        _sources(module),
+        type(module).__name__,
+        getattr(module, "config", None),
+        [(name, tuple(t.shape), str(t.dtype), str(t.device)) for name, t in tensors],
+        sorted(OPTIONS.items()),
+    )
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    return folder() / f"{type(module).__name__.lower()}-{digest}.pt2"
+
+
+def _sources(module: nn.Module) -> str:
+    """The text of our modules that are traced, so that no edit meets code from before it."""
+    names = {type(part).__module__ for part in module.modules()}
+    if "tinygpt.model" in names:
+        names.add("tinygpt.rope")  # its functions are no modules
+    ours = sorted(name for name in names if name.startswith("tinygpt."))
+    return "".join(inspect.getsource(sys.modules[name]) for name in ours)
+
+
+def folder() -> Path:
+    """``$TINYGPT_CACHE``, or ``tinygpt`` in the user's folder for what can be made again."""
+    if ours := os.environ.get("TINYGPT_CACHE"):
+        return Path(ours).absolute()
+    users = os.environ.get("XDG_CACHE_HOME")
+    return (Path(users) if users else Path.home() / ".cache") / "tinygpt"
+
+
+@lru_cache
+def compiler() -> str:
+    """The C++ compiler that Inductor takes, with its version; empty where there is none."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        command = get_cpp_compiler()
+        told = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    except (InvalidCxxCompiler, OSError):
+        return ""
+    return f"{command} {(told.stdout or told.stderr).partition(chr(10))[0]}"
+
+
+@lru_cache
+def machine(device: torch.device) -> str:
+    """What code is generated for: the processor's instruction sets, or the GPU."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} {torch.version.cuda}"
+    flags = ""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    isa = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.system()} {platform.machine()} {platform.processor()} {isa} {flags}"

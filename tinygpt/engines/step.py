@@ -1,0 +1,163 @@
+"""What the compiled engine compiles: the model's arithmetic, in forms that vectorise.
+
+Weights and cache are buffers that are lent: the compiled code reads and writes them where they
+lie. Activations are fp32 in every precision.
+
+Shapes: B rows, T tokens, H query heads, K key/value heads, D head_dim, V vocabulary, n filled
+slots, M inputs and N outputs of a product.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinygpt.cache import NoCache, StaticCache, Step
+from tinygpt.config import PrecisionConfig
+from tinygpt.model import GPT
+from tinygpt.quantisation import quantise
+
+ROWS_AT_ONCE = 16
+"""Rows whose sums share one pass over the weights; the registers of a core hold no more."""
+
+
+def stored(x: Tensor) -> Tensor:
+    """``x`` itself, kept in memory: otherwise each consumer's inner loop works it out again."""
+    return x.as_strided(x.shape, x.stride())
+
+
+def product(x: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
+    """``x`` (B, M) times ``weight`` (N, M) transposed, (B, N) in fp32.
+
+    Written as B sums over the same range, which Inductor fuses: a row of weights is read and
+    widened once, however many rows the batch has.
+    """
+    if scale is None and _library_is_faster(x, weight):
+        return F.linear(x.to(weight.dtype), weight).float()
+    starts = range(0, len(x), ROWS_AT_ONCE)
+    passes = [_one_pass(x[n : n + ROWS_AT_ONCE], weight) for n in starts]
+    sums = torch.cat(passes) if len(passes) > 1 else passes[0]
+    return sums if scale is None else sums * scale
+
+
+def _one_pass(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.stack([(row * weight.float()).sum(-1) for row in x])
+
+
+def _library_is_faster(x: Tensor, weight: Tensor) -> bool:
+    if x.device.type != "cpu":
+        return len(x) > 1
+    # oneDNN multiplies bf16 in matrix units, where the processor has them.
+    return len(x) > (4 if weight.dtype == torch.bfloat16 else ROWS_AT_ONCE)
+
+
+class Lent(nn.Module):
+    """A module over tensors that are somebody else's: buffers by the parameters' names."""
+
+    def __init__(self, model: GPT, precision: PrecisionConfig) -> None:
+        super().__init__()
+        self.config = model.config
+        for name, parameter in model.named_parameters():  # a tied head is not named again
+            self._lend(name.replace(".", "_"), parameter.detach(), precision.kind == "int8")
+
+    def _lend(self, name: str, tensor: Tensor, int8: bool) -> None:
+        if int8 and tensor.dim() == 2:
+            tensor, scale = quantise(tensor)
+            self.register_buffer(f"{name}_scale", scale)
+        self.register_buffer(name, tensor)
+
+    @property
+    def head(self) -> str:
+        """The name of the matrix that makes logits."""
+        return "emb_weight" if self.config.tie_embeddings else "head_weight"
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        """``x`` (B, M) times the matrix ``name``, (B, N)."""
+        return product(x, getattr(self, name), getattr(self, f"{name}_scale", None))
+
+
+class DecodeStep(Lent):
+    """One token a row over a static cache."""
+
+    def __init__(self, model: GPT, cache: StaticCache, precision: PrecisionConfig) -> None:
+        super().__init__(model, precision)
+        for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
+            self.register_buffer(f"k{layer}", k)
+            self.register_buffer(f"v{layer}", v)
+
+    def forward(
+        self, ids: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, filled: Tensor
+    ) -> Tensor:
+        """Logits (B, V) after ``ids`` (B,), whose keys and values go to ``slot`` (1,).
+
+        ``cos`` and ``sin`` (D,) are those of its position. Of ``filled`` only the size n counts:
+        attention runs over exactly the slots in use, so there is no mask.
+        """
+        x = self._embed(ids)
+        for layer in range(self.config.n_layers):
+            block = f"blocks_{layer}"
+            y = self._norm(f"{block}_norm1_weight", x)
+            x = stored(x + self._attention(layer, y, cos, sin, slot, filled.shape[0]))
+            y = self._norm(f"{block}_norm2_weight", x)
+            gate, up = self.linear(f"{block}_mlp_gate_up_weight", y).chunk(2, dim=-1)
+            x = stored(x + self.linear(f"{block}_mlp_down_weight", stored(F.silu(gate) * up)))
+        return self.linear(self.head, self._norm("norm_weight", x))
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        x = self.get_buffer("emb_weight")[ids].float()
+        scale = getattr(self, "emb_weight_scale", None)
+        return stored(x if scale is None else x * scale[ids, None])
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.norm_eps)
+        return stored(x * scale * getattr(self, name).float())
+
+    def _attention(
+        self, layer: int, x: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, n: int
+    ) -> Tensor:
+        H, K, D = self.config.n_heads, self.config.n_kv_heads, self.config.head_dim
+        heads = self.linear(f"blocks_{layer}_attn_qkv_weight", x).view(-1, H + 2 * K, D)
+        qk, v = heads[:, : H + K], heads[:, H + K :]
+        qk = qk * cos + qk.roll(D // 2, dims=-1) * sin
+        q, k = stored(qk[:, :H].reshape(-1, K, H // K, 1, D) * D**-0.5), qk[:, H:]
+        keys, values = getattr(self, f"k{layer}"), getattr(self, f"v{layer}")
+        keys.index_copy_(2, slot, k[:, :, None].to(keys.dtype))
+        values.index_copy_(2, slot, v[:, :, None].to(values.dtype))
+        seen, held = keys[:, :, None, :n].float(), values[:, :, None, :n].float()
+        shares = (q * seen).sum(-1).softmax(-1)  # (B, K, H / K, n): written out, so that it fuses
+        y = (shares[..., None] * held).sum(-2)
+        return self.linear(f"blocks_{layer}_attn_out_weight", stored(y.reshape(-1, H * D)))
+
+
+class WindowPass(nn.Module):
+    """A window of T tokens without a cache, for comparison: the model's own forward pass."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.config, self.model = model.config, model
+
+    def forward(self, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Logits (B, V) after the last of ``ids`` (B, T); ``cos`` and ``sin`` (T, D)."""
+        return self.model.last_logits(ids, _Rows(cos, sin))
+
+
+class _Rows(NoCache):
+    """No cache, whose angles are inputs: a table of its own would be a constant of the package."""
+
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        self._rows = Step(cos, sin, None, is_causal=True)
+
+    def step(self, n_new: int) -> Step:
+        return self._rows
+
+
+class Products(Lent):
+    """The weight products of one decode step and nothing else: the least that a token costs."""
+
+    def forward(self, *rows: Tensor) -> list[Tensor]:
+        """Each matrix times a (B, M) of its own, as none can wait for the one before it."""
+        return [self.linear(name, x) for name, x in zip(self.names(), rows, strict=True)]
+
+    def names(self) -> list[str]:
+        """The matrices that a step multiplies by."""
+        matrices = [name for name, tensor in self.named_buffers() if tensor.dim() == 2]
+        return [name for name in matrices if name != "emb_weight" or self.config.tie_embeddings]
