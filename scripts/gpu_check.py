@@ -120,7 +120,7 @@ def engines(device: str) -> Iterator[Check]:
 
 def chosen(cell: dict[str, Any], wanted: dict[str, str]) -> bool:
     """Whether a cell was measured, and with those options."""
-    return cell["outcome"] == "ok" and wanted.items() <= cell["choices"].items()
+    return bool(cell["outcome"] == "ok" and wanted.items() <= cell["choices"].items())
 
 
 def idle(device: str) -> Iterator[Check]:
@@ -150,10 +150,9 @@ def idle(device: str) -> Iterator[Check]:
         return perf_counter() - start
 
     seconds = min(text() for _ in range(6))
-    kernels = torch.autograd.DeviceType.CUDA
     with torch.profiler.profile() as profiler:  # it slows the host: only kernel times are taken
         text()
-    events = [event for event in profiler.events() if event.device_type == kernels]
+    events = [event for event in profiler.events() if event.device_type.name == "CUDA"]
     busy = covered((e.time_range.start, e.time_range.end) for e in events) / 1e6
     share = 1 - busy / seconds
     yield f"the GPU is idle for {share:.0%} of a text, {IDLE:.0%} allowed", share <= IDLE

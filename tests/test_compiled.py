@@ -23,10 +23,9 @@ from tests.test_cell import config
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
 from tinygpt.engines import Engine, packages, unsupported
-from tinygpt.engines.step import Products, WindowPass, product
+from tinygpt.engines.step import LANES, Products, WindowPass, pack
 from tinygpt.generation import go_on
 from tinygpt.model import GPT
-from tinygpt.quantisation import quantise
 from tinygpt.sampling import make_sampler
 
 GROUPED = replace(NANO, n_kv_heads=2)
@@ -230,8 +229,8 @@ def test_a_package_is_made_once_and_again_when_damaged(
 
 def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def path(model: ModelConfig = NANO, precision: PrecisionConfig = FP32, batch: int = 1) -> Path:
-        module = Products(weights(model, precision), precision)
-        rows = [torch.zeros(batch, module.get_buffer(n).shape[1]) for n in module.names()]
+        module = Products(weights(model, precision), precision, batch)
+        rows = [torch.zeros(batch, module.shapes[name][1]) for name in module.matrices()]
         return packages.path_of(module, rows)
 
     plain = path()
@@ -250,7 +249,7 @@ def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.Monkey
             seen.add(path())
     assert len(seen) == 13
     assert path() == plain, "weights of the same shape share it"
-    assert "class DecodeStep" in packages._sources(Products(weights(NANO, FP32), FP32))
+    assert "class DecodeStep" in packages._sources(Products(weights(NANO, FP32), FP32, 1))
     assert "def rotate" in packages._sources(WindowPass(weights(NANO, FP32)))
 
 
@@ -269,13 +268,25 @@ def test_packages_lie_where_users_keep_what_can_be_made_again(
 @pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("batch", [1, 4, 5, 16, 17, 40])
 def test_a_product_is_the_matrix_product(precision: PrecisionConfig, batch: int) -> None:
-    x, weight = torch.randn(batch, 24), torch.randn(7, 24)
-    tensor, scale = quantise(weight) if precision is INT8 else (weight, None)
-    if precision is BF16:
-        tensor = weight.bfloat16()
-    plain = tensor.float() * (1 if scale is None else scale[:, None])
-    tolerance = 0.1 if precision is BF16 else 1e-4
-    torch.testing.assert_close(product(x, tensor, scale), x @ plain.T, atol=tolerance, rtol=0.02)
+    model = weights(replace(UNTIED, vocab_size=509), precision)  # no multiple of the lanes
+    module = Products(model, precision, batch)
+    names = module.matrices()
+    assert "emb_weight" not in names
+    rows = [torch.randn(batch, module.shapes[name][1]) for name in names]
+    plain = {name.replace(".", "_"): p.float() for name, p in model.named_parameters()}
+    tolerance = 0.05 if precision is BF16 else 1e-4
+    for name, x, y in zip(names, rows, module(*rows), strict=True):
+        torch.testing.assert_close(y, x @ plain[name].T, atol=tolerance, rtol=0.02)
+
+
+def test_a_packed_matrix_has_its_outputs_side_by_side() -> None:
+    weight = torch.arange(18 * 3.0).view(18, 3)
+    packed = pack(weight)
+    assert packed.shape == (2, 3, LANES)
+    assert packed.is_contiguous()
+    assert packed[0, :, 0].tolist() == weight[0].tolist()
+    assert packed[1, :, 1].tolist() == weight[17].tolist()
+    assert packed[1, :, 2:].count_nonzero() == 0
 
 
 @pytest.mark.slow

@@ -75,8 +75,8 @@ def needed_bytes(config: BenchConfig) -> Needed:
     tokens = prompt + config.length.new_tokens
     weights = cost.held_weights_bytes(config.model, config.precision)
     compiled = config.engine.kind == "compiled"
-    if compiled and config.precision.kind == "int8":
-        weights += cost.weights_bytes(config.model, config.precision)  # beside those of the prefill
+    if compiled:  # packed and int8 matrices are beside those of the prefill
+        weights += cost.weights_bytes(config.model, config.precision)
     held = config.model.context_length if compiled else tokens
     cache = cost.kv_cache_bytes(config.model, batch, held, values)
     if config.cache.kind == "none":

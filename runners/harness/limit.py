@@ -43,9 +43,10 @@ def figures(
     tpot_ms = result.metrics.get("tpot_ms")
     if tpot_ms is None or config.cache.kind == "none":
         return {}
-    module = Products(model, config.precision).eval()
-    batch, names = config.batch.size, module.names()
-    rows = [torch.randn(batch, module.get_buffer(n).shape[1], device=model.device) for n in names]
+    batch = config.batch.size
+    module = Products(model, config.precision, batch).eval()
+    widths = [module.shapes[name][1] for name in module.matrices()]
+    rows = [torch.randn(batch, width, device=model.device) for width in widths]
     kept = packages.compiler() != "" and packages.path_of(module, rows).exists()
     generated = kept or config.engine.kind == "compiled"
     key = repr((config.model, model.device, batch, config.precision, torch.get_num_threads()))
@@ -65,7 +66,7 @@ def _eager(
 ) -> Iterator[Multiply]:
     """The products of torch: those of the eager engine and, in bf16, those with packed weights."""
     by_name = {name.replace(".", "_"): weight for name, weight in model.named_parameters()}
-    pairs = [(x.to(model.dtype), by_name[n]) for x, n in zip(rows, module.names(), strict=True)]
+    pairs = [(x.to(model.dtype), by_name[n]) for x, n in zip(rows, module.matrices(), strict=True)]
 
     def linear() -> list[Tensor]:
         return [F.linear(x, weight) for x, weight in pairs]

@@ -63,7 +63,7 @@ class CompiledEngine:
     @property
     def weights_bytes(self) -> int:
         module = self._steps.loaded.module
-        names = ("weight", "weight_scale")
+        names = ("weight", "weight_scale", "weight_packed")
         held = [t for name, t in module.state_dict().items() if name.endswith(names)]
         held += self._steps.model.parameters()
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in held}.values())
@@ -80,6 +80,21 @@ class CompiledEngine:
         return generate(steps, prompt, new_tokens, cache=steps.cache, pick=pick, on_token=on_token)
 
 
+class ColumnCache(StaticCache):
+    """A ring whose keys lie slot beside slot, so that a vector holds the scores of several."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        batch: int,
+        max_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(model, batch, max_positions, device, dtype)
+        self.k = [k.mT.contiguous().mT for k in self.k]
+
+
 class _Decode:
     """A model to ``generate``: the eager one for a prompt, compiled code for a token a row."""
 
@@ -88,7 +103,7 @@ class _Decode:
     ) -> None:
         slots = model.config.context_length
         self.model = model
-        self.cache = StaticCache(
+        self.cache = ColumnCache(
             model.config, batch, max(max_positions, slots), model.device, model.dtype
         )
         self._slots = torch.arange(slots, device=model.device)

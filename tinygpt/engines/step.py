@@ -1,11 +1,13 @@
 """What the compiled engine compiles: the model's arithmetic, in forms that vectorise.
 
 Weights and cache are buffers that are lent: the compiled code reads and writes them where they
-lie. Activations are fp32 in every precision.
+lie (packed and int8 matrices are copies). Activations are fp32 in every precision.
 
 Shapes: B rows, T tokens, H query heads, K key/value heads, D head_dim, V vocabulary, n filled
 slots, M inputs and N outputs of a product.
 """
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +18,12 @@ from tinygpt.config import PrecisionConfig
 from tinygpt.model import GPT
 from tinygpt.quantisation import quantise
 
-ROWS_AT_ONCE = 16
-"""Rows whose sums share one pass over the weights; the registers of a core hold no more."""
+LANES = 16
+"""Outputs side by side in a packed matrix: a vector of AVX-512, two of AVX2."""
+SUMS_AT_ONCE = 16
+"""Sums that share one pass over the weights; the registers of a core hold no more."""
+FEW = 4
+"""Rows up to which weights are used as they lie, without a packed copy."""
 
 
 def stored(x: Tensor) -> Tensor:
@@ -25,44 +31,66 @@ def stored(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, x.stride())
 
 
-def product(x: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
-    """``x`` (B, M) times ``weight`` (N, M) transposed, (B, N) in fp32.
+def form(batch: int, weight: Tensor) -> str:
+    """How ``batch`` rows are multiplied by ``weight``: ``rows``, ``packed`` or by the ``library``.
 
-    Written as B sums over the same range, which Inductor fuses: a row of weights is read and
-    widened once, however many rows the batch has.
+    The first two are sums over one range, which Inductor fuses, so that the weights are read and
+    widened once for ``SUMS_AT_ONCE`` rows. Many rows are the library's, which blocks for caches.
     """
-    if scale is None and _library_is_faster(x, weight):
-        return F.linear(x.to(weight.dtype), weight).float()
-    starts = range(0, len(x), ROWS_AT_ONCE)
-    passes = [_one_pass(x[n : n + ROWS_AT_ONCE], weight) for n in starts]
-    sums = torch.cat(passes) if len(passes) > 1 else passes[0]
-    return sums if scale is None else sums * scale
+    if weight.device.type != "cpu":
+        return "rows" if batch == 1 or weight.dtype == torch.int8 else "library"
+    if batch <= FEW:
+        return "rows"
+    return "packed" if batch <= SUMS_AT_ONCE or weight.dtype == torch.int8 else "library"
 
 
-def _one_pass(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.stack([(row * weight.float()).sum(-1) for row in x])
+def pack(weight: Tensor) -> Tensor:
+    """``weight`` (N, M) as (N / LANES, M, LANES), its last outputs filled up with zeros."""
+    full = F.pad(weight, (0, 0, 0, -len(weight) % LANES))
+    return full.view(-1, LANES, weight.shape[1]).mT.contiguous()
 
 
-def _library_is_faster(x: Tensor, weight: Tensor) -> bool:
-    if x.device.type != "cpu":
-        return len(x) > 1
-    # oneDNN multiplies bf16 in matrix units, where the processor has them.
-    return len(x) > (4 if weight.dtype == torch.bfloat16 else ROWS_AT_ONCE)
+def times_rows(x: Tensor, weight: Tensor) -> Tensor:
+    """``x`` (B, M) times ``weight`` (N, M) transposed: a vector runs along a row of weights."""
+    return _in_passes(x, lambda row: (row * weight.float()).sum(-1))
+
+
+def times_packed(x: Tensor, packed: Tensor) -> Tensor:
+    """``x`` (B, M) times a packed matrix, (B, N): a vector is as many outputs, and none of its
+    sums has to be added up across the vector.
+    """
+    return _in_passes(x, lambda row: (row[:, None] * packed.float()).sum(1)).flatten(1)
+
+
+def _in_passes(x: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
+    starts = range(0, len(x), SUMS_AT_ONCE)
+    passes = [torch.stack([times(row) for row in x[n : n + SUMS_AT_ONCE]]) for n in starts]
+    return torch.cat(passes) if len(passes) > 1 else passes[0]
 
 
 class Lent(nn.Module):
-    """A module over tensors that are somebody else's: buffers by the parameters' names."""
+    """A module over tensors that are somebody else's: buffers by the parameters' names.
 
-    def __init__(self, model: GPT, precision: PrecisionConfig) -> None:
+    Where a matrix is packed, or int8, it is a copy, and the original is there for the prefill only.
+    """
+
+    def __init__(self, model: GPT, precision: PrecisionConfig, batch: int) -> None:
         super().__init__()
         self.config = model.config
+        self.shapes: dict[str, torch.Size] = {}
         for name, parameter in model.named_parameters():  # a tied head is not named again
-            self._lend(name.replace(".", "_"), parameter.detach(), precision.kind == "int8")
+            self._lend(name.replace(".", "_"), parameter.detach(), precision.kind == "int8", batch)
 
-    def _lend(self, name: str, tensor: Tensor, int8: bool) -> None:
-        if int8 and tensor.dim() == 2:
-            tensor, scale = quantise(tensor)
-            self.register_buffer(f"{name}_scale", scale)
+    def _lend(self, name: str, tensor: Tensor, int8: bool, batch: int) -> None:
+        if tensor.dim() == 2:
+            self.shapes[name] = tensor.shape
+            if int8:
+                tensor, scale = quantise(tensor)
+                self.register_buffer(f"{name}_scale", scale)
+            if form(batch, tensor) == "packed" and name in self.matrices():
+                self.register_buffer(f"{name}_packed", pack(tensor))
+                if name != "emb_weight":  # whose rows are looked up
+                    return
         self.register_buffer(name, tensor)
 
     @property
@@ -70,18 +98,33 @@ class Lent(nn.Module):
         """The name of the matrix that makes logits."""
         return "emb_weight" if self.config.tie_embeddings else "head_weight"
 
+    def matrices(self) -> list[str]:
+        """The matrices that a step multiplies by."""
+        tied = self.config.tie_embeddings
+        return [name for name in self.shapes if name != "emb_weight" or tied]
+
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """``x`` (B, M) times the matrix ``name``, (B, N)."""
-        return product(x, getattr(self, name), getattr(self, f"{name}_scale", None))
+        """``x`` (B, M) times the matrix ``name``, (B, N) in fp32."""
+        packed = getattr(self, f"{name}_packed", None)
+        if packed is not None:
+            y = times_packed(x, packed)[:, : self.shapes[name][0]]
+        else:
+            weight = self.get_buffer(name)
+            if form(len(x), weight) == "library":
+                y = F.linear(x.to(weight.dtype), weight).float()
+            else:
+                y = times_rows(x, weight)
+        scale = getattr(self, f"{name}_scale", None)
+        return y if scale is None else y * scale
 
 
 class DecodeStep(Lent):
     """One token a row over a static cache."""
 
     def __init__(self, model: GPT, cache: StaticCache, precision: PrecisionConfig) -> None:
-        super().__init__(model, precision)
+        super().__init__(model, precision, batch=len(cache.k[0]))
         for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
-            self.register_buffer(f"k{layer}", k)
+            self.register_buffer(f"k{layer}", k.mT)
             self.register_buffer(f"v{layer}", v)
 
     def forward(
@@ -118,12 +161,12 @@ class DecodeStep(Lent):
         heads = self.linear(f"blocks_{layer}_attn_qkv_weight", x).view(-1, H + 2 * K, D)
         qk, v = heads[:, : H + K], heads[:, H + K :]
         qk = qk * cos + qk.roll(D // 2, dims=-1) * sin
-        q, k = stored(qk[:, :H].reshape(-1, K, H // K, 1, D) * D**-0.5), qk[:, H:]
+        q, k = stored(qk[:, :H].reshape(-1, K, H // K, D, 1) * D**-0.5), qk[:, H:]
         keys, values = getattr(self, f"k{layer}"), getattr(self, f"v{layer}")
-        keys.index_copy_(2, slot, k[:, :, None].to(keys.dtype))
+        keys.index_copy_(3, slot, k[..., None].to(keys.dtype))
         values.index_copy_(2, slot, v[:, :, None].to(values.dtype))
-        seen, held = keys[:, :, None, :n].float(), values[:, :, None, :n].float()
-        shares = (q * seen).sum(-1).softmax(-1)  # (B, K, H / K, n): written out, so that it fuses
+        seen, held = keys[:, :, None, :, :n].float(), values[:, :, None, :n].float()
+        shares = (q * seen).sum(-2).softmax(-1)  # (B, K, H / K, n): written out, so that it fuses
         y = (shares[..., None] * held).sum(-2)
         return self.linear(f"blocks_{layer}_attn_out_weight", stored(y.reshape(-1, H * D)))
 
@@ -155,9 +198,4 @@ class Products(Lent):
 
     def forward(self, *rows: Tensor) -> list[Tensor]:
         """Each matrix times a (B, M) of its own, as none can wait for the one before it."""
-        return [self.linear(name, x) for name, x in zip(self.names(), rows, strict=True)]
-
-    def names(self) -> list[str]:
-        """The matrices that a step multiplies by."""
-        matrices = [name for name, tensor in self.named_buffers() if tensor.dim() == 2]
-        return [name for name in matrices if name != "emb_weight" or self.config.tie_embeddings]
+        return [self.linear(name, x) for name, x in zip(self.matrices(), rows, strict=True)]
