@@ -124,7 +124,7 @@ class DecodeStep(Lent):
     def __init__(self, model: GPT, cache: StaticCache, precision: PrecisionConfig) -> None:
         super().__init__(model, precision, batch=len(cache.k[0]))
         for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
-            self.register_buffer(f"k{layer}", k.mT)
+            self.register_buffer(f"k{layer}", k)
             self.register_buffer(f"v{layer}", v)
 
     def forward(
@@ -161,12 +161,12 @@ class DecodeStep(Lent):
         heads = self.linear(f"blocks_{layer}_attn_qkv_weight", x).view(-1, H + 2 * K, D)
         qk, v = heads[:, : H + K], heads[:, H + K :]
         qk = qk * cos + qk.roll(D // 2, dims=-1) * sin
-        q, k = stored(qk[:, :H].reshape(-1, K, H // K, D, 1) * D**-0.5), qk[:, H:]
+        q, k = stored(qk[:, :H].reshape(-1, K, H // K, 1, D) * D**-0.5), qk[:, H:]
         keys, values = getattr(self, f"k{layer}"), getattr(self, f"v{layer}")
-        keys.index_copy_(3, slot, k[..., None].to(keys.dtype))
+        keys.index_copy_(2, slot, k[:, :, None].to(keys.dtype))
         values.index_copy_(2, slot, v[:, :, None].to(values.dtype))
-        seen, held = keys[:, :, None, :, :n].float(), values[:, :, None, :n].float()
-        shares = (q * seen).sum(-2).softmax(-1)  # (B, K, H / K, n): written out, so that it fuses
+        seen, held = keys[:, :, None, :n].float(), values[:, :, None, :n].float()
+        shares = (q * seen).sum(-1).softmax(-1)  # (B, K, H / K, n): written out, so that it fuses
         y = (shares[..., None] * held).sum(-2)
         return self.linear(f"blocks_{layer}_attn_out_weight", stored(y.reshape(-1, H * D)))
 
