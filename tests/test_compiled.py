@@ -289,6 +289,20 @@ def test_a_packed_matrix_has_its_outputs_side_by_side() -> None:
     assert packed[1, :, 2:].count_nonzero() == 0
 
 
+@pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("batch", [1, 4, 5, 16, 17])
+def test_the_copies_that_a_step_reads_are_foreseen(precision: PrecisionConfig, batch: int) -> None:
+    cell = config(engine=COMPILED, cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
+    eager = config(cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
+    foreseen = inputs.needed_bytes(cell).weights - inputs.needed_bytes(eager).weights
+    model = weights(cell.model, precision)
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    buffers = Products(model, precision, batch).buffers()
+    copies = sum(tensor.nbytes for tensor in buffers if tensor.data_ptr() not in own)
+    twice = model.emb.weight.numel() if precision is INT8 and batch > 4 else 0  # looked up, packed
+    assert copies - twice == pytest.approx(foreseen, rel=0.02)  # norms are not copied
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 4, 8, 17])
 @pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])

@@ -12,9 +12,10 @@ from runners.harness.checks import read_prompt
 from runners.harness.paths import find_checkpoint
 from runners.harness.schema import BenchConfig, DeviceConfig, RunConfig
 from tinygpt import cost
-from tinygpt.checkpoint import cast, load_model, random_model
+from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
 from tinygpt.config import ModelConfig
 from tinygpt.engines import unsupported
+from tinygpt.engines.step import form
 from tinygpt.model import GPT
 from tinygpt.sampling import row_seed
 from tinygpt.tokenizer import Tokenizer
@@ -75,8 +76,8 @@ def needed_bytes(config: BenchConfig) -> Needed:
     tokens = prompt + config.length.new_tokens
     weights = cost.held_weights_bytes(config.model, config.precision)
     compiled = config.engine.kind == "compiled"
-    if compiled:  # packed and int8 matrices are beside those of the prefill
-        weights += cost.weights_bytes(config.model, config.precision)
+    if compiled and config.cache.kind != "none" and _copied(config):
+        weights += cost.weights_bytes(config.model, config.precision)  # beside those of the prefill
     held = config.model.context_length if compiled else tokens
     cache = cost.kv_cache_bytes(config.model, batch, held, values)
     if config.cache.kind == "none":
@@ -87,6 +88,13 @@ def needed_bytes(config: BenchConfig) -> Needed:
     logits = batch * gated + 4 * min(batch, gate.ROWS_AT_ONCE) * (prompt + gated)
     work += logits * config.model.vocab_size * 4 + 2 * batch * tokens * 8
     return Needed(weights, cache, work)
+
+
+def _copied(config: BenchConfig) -> bool:
+    """Whether the compiled step reads other tensors than the model's own."""
+    kind = config.precision.kind
+    way = form(config.batch.size, DTYPES[kind], config.device.kind)
+    return kind == "int8" or way == "packed"
 
 
 def obstacle(config: BenchConfig, device: torch.device) -> tuple[str, str]:

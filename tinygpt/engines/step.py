@@ -31,17 +31,17 @@ def stored(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, x.stride())
 
 
-def form(batch: int, weight: Tensor) -> str:
-    """How ``batch`` rows are multiplied by ``weight``: ``rows``, ``packed`` or by the ``library``.
+def form(batch: int, dtype: torch.dtype, device: str) -> str:
+    """How ``batch`` rows are multiplied by weights: as ``rows``, ``packed`` or by the ``library``.
 
     The first two are sums over one range, which Inductor fuses, so that the weights are read and
     widened once for ``SUMS_AT_ONCE`` rows. Many rows are the library's, which blocks for caches.
     """
-    if weight.device.type != "cpu":
-        return "rows" if batch == 1 or weight.dtype == torch.int8 else "library"
+    if device != "cpu":
+        return "rows" if batch == 1 or dtype == torch.int8 else "library"
     if batch <= FEW:
         return "rows"
-    return "packed" if batch <= SUMS_AT_ONCE or weight.dtype == torch.int8 else "library"
+    return "packed" if batch <= SUMS_AT_ONCE or dtype == torch.int8 else "library"
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -87,7 +87,8 @@ class Lent(nn.Module):
             if int8:
                 tensor, scale = quantise(tensor)
                 self.register_buffer(f"{name}_scale", scale)
-            if form(batch, tensor) == "packed" and name in self.matrices():
+            packed = form(batch, tensor.dtype, tensor.device.type) == "packed"
+            if packed and name in self.matrices():
                 self.register_buffer(f"{name}_packed", pack(tensor))
                 if name != "emb_weight":  # whose rows are looked up
                     return
@@ -110,7 +111,7 @@ class Lent(nn.Module):
             y = times_packed(x, packed)[:, : self.shapes[name][0]]
         else:
             weight = self.get_buffer(name)
-            if form(len(x), weight) == "library":
+            if form(len(x), weight.dtype, weight.device.type) == "library":
                 y = F.linear(x.to(weight.dtype), weight).float()
             else:
                 y = times_rows(x, weight)
