@@ -22,7 +22,7 @@ from tests.small_model import BF16, CPU, FP32, INT8, NANO, engine_for, greedy, r
 from tests.test_cell import config
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
-from tinygpt.engines import Engine, packages, unsupported
+from tinygpt.engines import Engine, packages, toolchain, unsupported
 from tinygpt.engines.step import LANES, Products, WindowPass, pack
 from tinygpt.generation import go_on
 from tinygpt.model import GPT
@@ -201,7 +201,7 @@ def test_what_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPa
     assert "no code for mps" in unsupported(COMPILED, NANO, STATIC, "mps")
     short = replace(NANO, context_length=3)
     assert "context_length=3 is below 4" in unsupported(COMPILED, short, STATIC, "cpu")
-    monkeypatch.setattr(packages, "compiler", str)
+    monkeypatch.setattr(toolchain, "compiler", str)
     assert "install g++" in run_cell(config(engine=COMPILED, cache=STATIC)).reason
     assert run_cell(config()).outcome == "ok"
 
@@ -239,15 +239,16 @@ def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.Monkey
     for target, name, value in (
         (torch, "__version__", "9.9"),
         (torch, "get_num_threads", lambda: 77),
-        (packages, "compiler", lambda: "g++ 99"),
-        (packages, "machine", lambda device: "another"),
+        (toolchain, "compiler", lambda: "g++ 99"),
+        (toolchain, "machine", lambda device: "another"),
+        (toolchain, "has_tiles", lambda: None),
         (packages, "OPTIONS", {}),
         (packages, "_sources", lambda module: "edited"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, value)
             seen.add(path())
-    assert len(seen) == 13
+    assert len(seen) == 14
     assert path() == plain, "weights of the same shape share it"
     assert "class DecodeStep" in packages._sources(Products(weights(NANO, FP32), FP32, 1))
     assert "def rotate" in packages._sources(WindowPass(weights(NANO, FP32)))
@@ -267,7 +268,11 @@ def test_packages_lie_where_users_keep_what_can_be_made_again(
 
 @pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("batch", [1, 4, 5, 16, 17, 40])
-def test_a_product_is_the_matrix_product(precision: PrecisionConfig, batch: int) -> None:
+@pytest.mark.parametrize("tiles", [False, True])
+def test_a_product_is_the_matrix_product(
+    tiles: bool, precision: PrecisionConfig, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "has_tiles", lambda: tiles)
     model = weights(replace(UNTIED, vocab_size=509), precision)  # no multiple of the lanes
     module = Products(model, precision, batch)
     names = module.matrices()
@@ -291,7 +296,10 @@ def test_a_packed_matrix_has_its_outputs_side_by_side() -> None:
 
 @pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("batch", [1, 4, 5, 16, 17])
-def test_the_copies_that_a_step_reads_are_foreseen(precision: PrecisionConfig, batch: int) -> None:
+def test_the_copies_that_a_step_reads_are_foreseen(
+    precision: PrecisionConfig, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "has_tiles", lambda: False)  # their copies: test_tiles.py
     cell = config(engine=COMPILED, cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
     eager = config(cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
     foreseen = inputs.needed_bytes(cell).weights - inputs.needed_bytes(eager).weights
@@ -314,6 +322,15 @@ def test_every_batch_and_precision(
     off, largest = differences(engine, eager, batch=batch)
     assert off < gate.tolerance(precision, largest)
     assert gate.check(engine, eager, random_ids(eager, batch, 8), 50, precision).reason == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 8, 17])
+def test_bf16_without_tiles(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "has_tiles", lambda: False)
+    engine, eager = compiled(batch=batch, precision=BF16)
+    off, largest = differences(engine, eager, batch=batch)
+    assert off < gate.tolerance(BF16, largest)
 
 
 @pytest.mark.slow

@@ -93,8 +93,8 @@ def needed_bytes(config: BenchConfig) -> Needed:
 def _copied(config: BenchConfig) -> bool:
     """Whether the compiled step reads other tensors than the model's own."""
     kind = config.precision.kind
-    way = form(config.batch.size, DTYPES[kind], config.device.kind)
-    return kind == "int8" or way == "packed"
+    way = form(config.batch.size, DTYPES[kind], config.device.kind, config.model)
+    return kind == "int8" or way in ("packed", "tiles")
 
 
 def obstacle(config: BenchConfig, device: torch.device) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from runners.harness import timing
 from runners.harness.result import CellResult
 from runners.harness.schema import BenchConfig
 from tinygpt.config import PrecisionConfig
-from tinygpt.engines import cudagraph, packages
+from tinygpt.engines import cudagraph, packages, toolchain
 from tinygpt.engines.packages import Report
 from tinygpt.engines.step import Products
 from tinygpt.model import GPT
@@ -47,14 +47,14 @@ def figures(
     module = Products(model, config.precision, batch).eval()
     widths = [module.shapes[name][1] for name in module.matrices()]
     rows = [torch.randn(batch, width, device=model.device) for width in widths]
-    kept = packages.compiler() != "" and packages.path_of(module, rows).exists()
+    kept = toolchain.compiler() != "" and packages.path_of(module, rows).exists()
     generated = kept or config.engine.kind == "compiled"
     key = repr((config.model, model.device, batch, config.precision, torch.get_num_threads()))
     if (key := f"{key} {generated}") not in _known:
         report("limit")
         ways = [*_eager(model, module, rows, config.precision)]
         if generated:
-            loaded = packages.load(module, rows, report=report)
+            loaded = packages.load(module, rows, report=report, tiled=module.tiled())
             ways.append(lambda: loaded.run(list(rows)))
         _known[key] = min(_seconds(way, model.device) for way in ways)
     limit_ms = _known[key] * 1e3

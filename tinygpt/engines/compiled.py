@@ -32,7 +32,7 @@ from torch import Tensor
 
 from tinygpt.cache import KVCache, NoCache, StaticCache
 from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig
-from tinygpt.engines import packages
+from tinygpt.engines import packages, toolchain
 from tinygpt.engines.packages import Report
 from tinygpt.engines.step import DecodeStep, WindowPass
 from tinygpt.generation import OnToken, Pick, generate
@@ -69,11 +69,10 @@ class CompiledEngine:
 
     @property
     def weights_bytes(self) -> int:
-        module = self._steps.loaded.module
-        names = ("weight", "weight_scale", "weight_packed")
-        held = [t for name, t in module.state_dict().items() if name.endswith(names)]
-        held += self._steps.model.parameters()
-        return sum({tensor.data_ptr(): tensor.nbytes for tensor in held}.values())
+        steps = self._steps
+        read = [*steps.loaded.tensors.values(), *steps.model.parameters()]
+        by_place = {tensor.data_ptr(): tensor.nbytes for tensor in read}
+        return sum(by_place.values()) - steps.cache.nbytes
 
     def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
         """Raises ValueError where torch's threads are others than when the engine was made."""
@@ -105,7 +104,9 @@ class _Decode:
         # All slots would be no slice to the tracer; the code that it makes takes all as well.
         n = torch.export.Dim("n", min=1, max=slots - 1)
         module = DecodeStep(model, self.cache, precision).eval()
-        self.loaded = packages.load(module, example, ({}, {}, {}, {}, {0: n}), report)
+        self.loaded = packages.load(
+            module, example, ({}, {}, {}, {}, {0: n}), report, module.tiled()
+        )
         self._run = self.loaded.run
 
     def step(self, ids: Tensor, cache: KVCache) -> Tensor:
@@ -160,7 +161,7 @@ def unsupported(model: ModelConfig, cache: CacheConfig, device: str) -> str:
             f"engine=compiled: model.context_length={model.context_length} is below {MIN_WINDOW}, "
             "too short to compile for a varying number of tokens; choose engine=eager"
         )
-    if not packages.compiler():
+    if not toolchain.compiler():
         return (
             "engine=compiled: there is no C++ compiler here; install g++ (Debian, Ubuntu: apt "
             "install g++; macOS: xcode-select --install) or set CXX"

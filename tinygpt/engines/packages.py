@@ -8,12 +8,9 @@ the same one do twice the work, and no harm.
 import hashlib
 import inspect
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -22,6 +19,8 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor, nn
+
+from tinygpt.engines import tiles, toolchain
 
 OPTIONS = {
     "aot_inductor.package_constants_in_so": False,  # code only: weights are lent when loaded
@@ -35,14 +34,14 @@ Run = Callable[[list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True)
 class Loaded:
-    """Compiled code over the tensors of ``module``, which it keeps."""
+    """Compiled code over the tensors of a module."""
 
     run: Run
     """The module's inputs to its outputs. The code knows no strides: inputs are contiguous."""
     compile_s: float
     """Seconds spent on compiling; 0 where the package was there."""
-    module: nn.Module
-    """The tensors are read where they lie, so they have to live as long as the code."""
+    tensors: dict[str, Tensor]
+    """What the code reads and writes where it lies, so that it has to live as long."""
 
 
 def load(
@@ -50,10 +49,12 @@ def load(
     example: Sequence[Tensor],
     dynamic: Sequence[dict[int, Any]] = (),
     report: Report = lambda phase: None,
+    tiled: Sequence[Tensor] = (),
 ) -> Loaded:
     """``module`` as compiled code; ``report("compile")`` where that is not kept from before.
 
-    ``dynamic`` names the dimensions of ``example`` that may vary, if there are any.
+    ``dynamic`` names the dimensions of ``example`` that may vary, if there are any; ``tiled`` are
+    the matrices that are multiplied by tiles, in the order of their products.
     """
     from torch._inductor import aoti_load_package
 
@@ -61,7 +62,8 @@ def load(
     if not path.exists():
         report("compile")
         start = perf_counter()
-        _compile(module, tuple(example), tuple(dynamic), path)
+        options = OPTIONS | (tiles.OPTIONS if tiled else {})
+        _compile(module, tuple(example), tuple(dynamic), options, path)
         seconds = perf_counter() - start
     try:
         package = aoti_load_package(str(path), run_single_threaded=True)
@@ -69,15 +71,19 @@ def load(
         if seconds:
             raise
         path.unlink()
-        return load(module, example, dynamic, report)
-    tensors = module.state_dict()
+        return load(module, example, dynamic, report, tiled)
+    tensors = module.state_dict() | (tiles.laid_out(tiled, path) if tiled else {})
     used = {name: tensors[name] for name in package.get_constant_fqns()}  # a tied one only once
     package.load_constants(used, check_full_update=True, user_managed=True)
-    return Loaded(package.loader.run, seconds, module)
+    return Loaded(package.loader.run, seconds, used)
 
 
 def _compile(
-    module: nn.Module, example: tuple[Tensor, ...], dynamic: tuple[dict[int, Any], ...], path: Path
+    module: nn.Module,
+    example: tuple[Tensor, ...],
+    dynamic: tuple[dict[int, Any], ...],
+    options: dict[str, Any],
+    path: Path,
 ) -> None:
     from torch._inductor import aoti_compile_and_package
 
@@ -86,7 +92,7 @@ def _compile(
         simplefilter("ignore")  # torch's, about torch
         program = torch.export.export(module, example, dynamic_shapes=dynamic or None)
         new = Path(folder) / path.name
-        aoti_compile_and_package(program, package_path=str(new), inductor_configs=dict(OPTIONS))
+        aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
         new.replace(path)
 
 
@@ -95,14 +101,15 @@ def path_of(module: nn.Module, example: Sequence[Tensor]) -> Path:
     tensors = [*module.state_dict().items(), *enumerate(example)]
     facts = (
         torch.__version__,
-        machine(tensors[0][1].device),
-        compiler(),
+        toolchain.machine(tensors[0][1].device),
+        toolchain.compiler(),
+        toolchain.has_tiles(),
         torch.get_num_threads(),  # is written into the code
         _sources(module),
         type(module).__name__,
         getattr(module, "config", None),
         [(name, tuple(t.shape), str(t.dtype), str(t.device)) for name, t in tensors],
-        sorted(OPTIONS.items()),
+        sorted((OPTIONS | tiles.OPTIONS).items()),
     )
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     return folder() / f"{type(module).__name__.lower()}-{digest}.pt2"
@@ -123,31 +130,3 @@ def folder() -> Path:
         return Path(ours).absolute()
     users = os.environ.get("XDG_CACHE_HOME")
     return (Path(users) if users else Path.home() / ".cache") / "tinygpt"
-
-
-@lru_cache
-def compiler() -> str:
-    """The C++ compiler that Inductor takes, with its version; empty where there is none."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        command = get_cpp_compiler()
-        told = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-    except (InvalidCxxCompiler, OSError):
-        return ""
-    return f"{command} {(told.stdout or told.stderr).partition(chr(10))[0]}"
-
-
-@lru_cache
-def machine(device: torch.device) -> str:
-    """What code is generated for: the processor's instruction sets, or the GPU."""
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} {torch.version.cuda}"
-    flags = ""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    isa = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.system()} {platform.machine()} {platform.processor()} {isa} {flags}"

@@ -1,7 +1,8 @@
 """What the compiled engine compiles: the model's arithmetic, in forms that vectorise.
 
 Weights and cache are buffers that are lent: the compiled code reads and writes them where they
-lie (packed and int8 matrices are copies). Activations are fp32 in every precision.
+lie (packed and int8 matrices are copies). Activations are fp32 in every precision, but library and
+tiles multiply them in that of the weights.
 
 Shapes: B rows, T tokens, H query heads, K key/value heads, D head_dim, V vocabulary, n filled
 slots, M inputs and N outputs of a product.
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinygpt.cache import NoCache, StaticCache, Step
-from tinygpt.config import PrecisionConfig
+from tinygpt.config import ModelConfig, PrecisionConfig
+from tinygpt.engines import toolchain
 from tinygpt.model import GPT
 from tinygpt.quantisation import quantise
 
@@ -31,14 +33,19 @@ def stored(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, x.stride())
 
 
-def form(batch: int, dtype: torch.dtype, device: str) -> str:
-    """How ``batch`` rows are multiplied by weights: as ``rows``, ``packed`` or by the ``library``.
+def form(batch: int, dtype: torch.dtype, device: str, model: ModelConfig) -> str:
+    """How ``batch`` rows are multiplied by weights: as ``rows``, ``packed``, by the ``library`` or
+    by ``tiles``.
 
     The first two are sums over one range, which Inductor fuses, so that the weights are read and
     widened once for ``SUMS_AT_ONCE`` rows. Many rows are the library's, which blocks for caches.
+    Tiles (tiles.py) take bf16 as it is, two inputs at once; at any batch nothing is faster.
     """
     if device != "cpu":
         return "rows" if batch == 1 or dtype == torch.int8 else "library"
+    even = all(inputs % 2 == 0 for _, inputs in model.matrices)
+    if dtype == torch.bfloat16 and even and toolchain.has_tiles():
+        return "tiles"
     if batch <= FEW:
         return "rows"
     return "packed" if batch <= SUMS_AT_ONCE or dtype == torch.int8 else "library"
@@ -77,18 +84,19 @@ class Lent(nn.Module):
     def __init__(self, model: GPT, precision: PrecisionConfig, batch: int) -> None:
         super().__init__()
         self.config = model.config
+        dtype = torch.int8 if precision.kind == "int8" else model.dtype
+        self.form = form(batch, dtype, model.device.type, model.config)
         self.shapes: dict[str, torch.Size] = {}
         for name, parameter in model.named_parameters():  # a tied head is not named again
-            self._lend(name.replace(".", "_"), parameter.detach(), precision.kind == "int8", batch)
+            self._lend(name.replace(".", "_"), parameter.detach(), precision.kind == "int8")
 
-    def _lend(self, name: str, tensor: Tensor, int8: bool, batch: int) -> None:
+    def _lend(self, name: str, tensor: Tensor, int8: bool) -> None:
         if tensor.dim() == 2:
             self.shapes[name] = tensor.shape
             if int8:
                 tensor, scale = quantise(tensor)
                 self.register_buffer(f"{name}_scale", scale)
-            packed = form(batch, tensor.dtype, tensor.device.type) == "packed"
-            if packed and name in self.matrices():
+            if self.form == "packed" and name in self.matrices():
                 self.register_buffer(f"{name}_packed", pack(tensor))
                 if name != "emb_weight":  # whose rows are looked up
                     return
@@ -100,21 +108,23 @@ class Lent(nn.Module):
         return "emb_weight" if self.config.tie_embeddings else "head_weight"
 
     def matrices(self) -> list[str]:
-        """The matrices that a step multiplies by."""
-        tied = self.config.tie_embeddings
-        return [name for name in self.shapes if name != "emb_weight" or tied]
+        """The matrices that a step multiplies by, in that order."""
+        blocks = [name for name in self.shapes if name not in ("emb_weight", "head_weight")]
+        return [*blocks, self.head]
+
+    def tiled(self) -> list[Tensor]:
+        """Those that are multiplied by tiles."""
+        return [self.get_buffer(name) for name in self.matrices() if self.form == "tiles"]
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         """``x`` (B, M) times the matrix ``name``, (B, N) in fp32."""
-        packed = getattr(self, f"{name}_packed", None)
-        if packed is not None:
-            y = times_packed(x, packed)[:, : self.shapes[name][0]]
+        if self.form == "packed":
+            y = times_packed(x, self.get_buffer(f"{name}_packed"))[:, : self.shapes[name][0]]
+        elif self.form == "rows":
+            y = times_rows(x, self.get_buffer(name))
         else:
             weight = self.get_buffer(name)
-            if form(len(x), weight.dtype, weight.device.type) == "library":
-                y = F.linear(x.to(weight.dtype), weight).float()
-            else:
-                y = times_rows(x, weight)
+            y = F.linear(x.to(weight.dtype), weight).float()
         scale = getattr(self, f"{name}_scale", None)
         return y if scale is None else y * scale
 
