@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runners.harness import gate, inputs, limit
+from runners.harness import gate, inputs
 from runners.harness.cell import run_cell
 from runners.harness.plan_report import obstacle
 from runners.harness.schema import BatchConfig
@@ -166,8 +166,7 @@ def test_other_threads_than_it_was_made_for_are_refused(pair: tuple[Engine, GPT]
         torch.set_num_threads(threads)
 
 
-def test_a_cell_is_measured_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit, "_known", {})
+def test_a_cell_is_measured_like_any_other() -> None:
     phases: list[str] = []
     shape: dict[str, Any] = {"model": GROUPED, "batch": BatchConfig(size=2), "cache": STATIC}
     cell = config(engine=COMPILED, **shape)
@@ -179,6 +178,7 @@ def test_a_cell_is_measured_like_any_other(monkeypatch: pytest.MonkeyPatch) -> N
     assert measured.metrics["gate_max_difference"] < 1e-5
     assert measured.metrics["limit_share"] > 0
     assert "compile" not in phases
+    assert "limit" in phases, "measured beside each cell"
     assert measured.metrics["weights_bytes"] == GROUPED.n_parameters * 4
 
 
