@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from runners.harness import inputs
-from tests.small_model import BF16, NANO
+from tests.small_model import BF16, CPU, FP32, NANO
 from tests.test_cell import config
 from tests.test_compiled import COMPILED, STATIC, UNTIED, compiled, differences
+from tinygpt.cache import StaticCache
+from tinygpt.checkpoint import random_model
+from tinygpt.config import ModelConfig
 from tinygpt.engines import tiles, toolchain
-from tinygpt.engines.step import form
+from tinygpt.engines.step import DecodeStep, form
 
 SOURCE = """
     constants_info_[0].name = "emb_weight";
@@ -43,6 +46,20 @@ def test_constants_are_lent_in_the_order_of_the_products(package: Path) -> None:
         "constant11": (1, 4, 16),
     }
     assert all(of.is_contiguous() for of in lent.values())
+
+
+@pytest.mark.parametrize("model", [NANO, UNTIED], ids=["tied", "untied"])
+def test_matrices_are_named_in_the_order_of_their_products(
+    model: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = random_model(model, seed=1)
+    cache = StaticCache(model, 1, model.context_length, CPU, held.dtype)
+    module, used = DecodeStep(held, cache, FP32), list[str]()
+    linear = module.linear
+    monkeypatch.setattr(module, "linear", lambda name, x: (used.append(name), linear(name, x))[1])
+    slots, angles = torch.arange(3), cache.step(1)
+    module(torch.zeros(1, dtype=torch.long), angles.cos[0], angles.sin[0], slots[:1], slots)
+    assert used == module.matrices()
 
 
 def test_pairs_of_inputs_lie_side_by_side() -> None:

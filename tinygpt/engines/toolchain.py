@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 TILE_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
+"""What Inductor compiles with where it finds tiles."""
 
 
 @lru_cache
