@@ -5,7 +5,6 @@ told once, and gets what it missed with the next figures.
 """
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ _RANK = ("interrupted", "failed", "ok")  # the worst first
 
 
 class Delivery:
-    """Delivers the run of the job at ``place``; UsageError, with nothing left, if it cannot."""
+    """Delivers the run of the job at ``place``; TrackingError if its run cannot be opened."""
 
     def __init__(self, config: TrackingConfig, place: Place) -> None:
         self.complete = False
@@ -32,11 +31,7 @@ class Delivery:
         self._rows: list[dict[str, float]] = []
         self._files: list[Path] = []
         self._told = False
-        try:
-            self._run_id = self._store.open_cell(place.folder)
-        except TrackingError as error:
-            shutil.rmtree(place.folder, ignore_errors=True)
-            raise UsageError(f"tracking: {error}; nothing was run") from None
+        self._run_id = self._store.open_cell(place.folder)
 
     def __call__(self, rows: Sequence[dict[str, float]], files: Sequence[Path] = ()) -> None:
         """Deliver figures by their ``step``, and files that are new or changed."""

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,14 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
     diff = environment.code().get("diff")
     if diff:
         (place.folder / "code.diff").write_bytes(diff.encode())
+
+
+def discard(place: Place) -> None:
+    """Take back what ``begin`` put down, and nothing else."""
+    for name in ("cell.json", "config.yaml", "overrides.yaml", "environment.json", "code.diff"):
+        (place.folder / name).unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else's file is in it
+        place.folder.rmdir()
 
 
 def finish(place: Place, result: CellResult) -> None:

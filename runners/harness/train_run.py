@@ -7,18 +7,15 @@ the samples. Both are complete at every look at the held-out text, whatever happ
 
 import json
 import shutil
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Self
 
-import torch
-
-from runners.harness import baselines, inputs, train_report, train_state
-from runners.harness.corpus import Corpus
-from runners.harness.errors import first_line
-from runners.harness.inputs import threads
+from runners.harness import baselines, train_report, train_state
+from runners.harness.corpus import Corpus, load, read_text, sha256
+from runners.harness.guard import guarded
 from runners.harness.result import CellResult, Place
 from runners.harness.stopping import stop_requests
 from runners.harness.train_progress import TrainProgress
@@ -33,6 +30,7 @@ from runners.harness.training import (
 )
 from tinygpt.checkpoint import load_model, save_model, weights_sha256
 from tinygpt.config import PrecisionConfig
+from tinygpt.tokenizer import Tokenizer
 
 
 @dataclass
@@ -42,6 +40,14 @@ class Resumed:
     folder: Path
     """Its checkpoint."""
     state: train_state.State
+    tokenizer: Tokenizer
+
+    @classmethod
+    def read(cls, folder: Path, config: TrainConfig) -> Self:
+        """Raises ValueError, one line, for a run that is another one than ``config`` describes."""
+        last, digest = folder / "last", sha256(read_text(config.corpus.path))
+        state = train_state.read(last, train_state.identity(config, digest))
+        return cls(folder, state, Tokenizer.load(last / "tokenizer.json"))
 
 
 BF16 = PrecisionConfig(kind="bf16")
@@ -49,27 +55,22 @@ Deliver = Callable[[Sequence[Row], Sequence[Path]], None]
 """Told the figures since the last time, and files that are new or changed."""
 
 
-def train(
-    config: TrainConfig, corpus: Corpus, place: Place, resumed: Resumed | None, deliver: Deliver
-) -> CellResult:
-    """Train as ``config`` says, from where ``resumed`` stopped if it is given. Never raises for
-    what the run itself runs into.
+def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliver) -> CellResult:
+    """Train as ``config`` says, from where the run in the folder ``resume`` stopped if one is
+    given. Never raises for what the run itself runs into.
     """
-    missing = inputs.missing_device(config.device.kind)
-    if missing:
-        return CellResult("skipped" if config.device.on_missing == "skip" else "failed", missing)
-    result = CellResult("ok")
-    try:
-        with threads(config.device, result.notes), stop_requests() as stop:
-            _Run(config, corpus, place, result, deliver).go(resumed, stop)
-    except KeyboardInterrupt:  # the second one, in the middle of something
-        result.outcome, result.reason = "interrupted", "Ctrl-C twice, the last look's state is kept"
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        result.outcome, result.reason = "oom", first_line(error)
-    except Exception as error:
-        result.outcome, result.reason = "failed", first_line(error)
-        result.error = traceback.format_exc()
-    return result
+
+    def run(result: CellResult) -> None:
+        resumed = Resumed.read(resume, config) if resume else None
+        corpus = load(config, resumed.tokenizer if resumed else None)
+        try:
+            with stop_requests() as stop:
+                _Run(config, corpus, place, result, deliver).go(resumed, stop)
+        except KeyboardInterrupt:  # the second one, in the middle of something
+            result.outcome = "interrupted"
+            result.reason = "Ctrl-C twice, the last look's state is kept"
+
+    return guarded(config.device, run)
 
 
 class _Run:
