@@ -123,8 +123,13 @@ def _refuse_drift(jobs: list[Job]) -> None:
 
 
 def _changed_since(old: Original, again: Again) -> list[str]:
-    """Presets, code, versions, hardware and weights, as far as the old run told them."""
-    lines = _presets(old)
+    """Keys, presets, code, versions, hardware and weights, as far as the old run told them."""
+    lines = [
+        f"config: {key} is not in the stored config, which is older; today's default is used: "
+        f"{value}"
+        for key, value in again.filled.items()
+    ]
+    lines += _presets(old)
     if old.environment:
         found = environment.differences(old.environment, environment.collect())
         lines += [difference.line for difference in found]
