@@ -5,10 +5,10 @@ processes and about 0.4 GB.
 
     python scripts/mlflow_ui.py [--dir results] [--port 5000]
 
-It answers this machine only. From another one, a tunnel is safest, since MLflow asks nobody who they
-are: ``ssh -L 5000:127.0.0.1:5000 HOST``, then http://127.0.0.1:5000 there. To let a network in, or a
-proxy under another name, give the address to listen on and the names by which it may be called
-(without them MLflow answers 403):
+It answers this machine only, since MLflow asks nobody who they are. From another machine a tunnel
+is safest: ``ssh -L 5000:127.0.0.1:5000 HOST``, then http://127.0.0.1:5000 there. To let a network
+in, or a proxy that uses another name, give the address to listen on and the names by which the
+server may be called; MLflow answers any other name with 403:
 
     python scripts/mlflow_ui.py --host 0.0.0.0 --allowed-hosts 'HOST:5000,127.0.0.1:5000'
 """
