@@ -65,7 +65,7 @@ def resumed_from(config: TrainConfig) -> Path | None:
 
 def job(cfg: DictConfig) -> app.Finished:
     """Train once and keep what came of it: on disk first, in MLflow second."""
-    from runners.harness import result, train_run, train_state
+    from runners.harness import inputs, result, train_run, train_state
     from runners.harness.delivery import Delivery
     from tinygpt.tokenizer import Tokenizer
 
@@ -84,7 +84,8 @@ def job(cfg: DictConfig) -> app.Finished:
         with suppress(OSError):
             place.folder.rmdir()  # Hydra's, and empty
         raise UsageError(str(error)) from None
-    result.begin(place, "train", to_dict(config))
+    with inputs.threads(config.device, []):
+        result.begin(place, "train", to_dict(config))
     delivery = Delivery(config.tracking, place)
     measured = train_run.train(config, text, place, resumed, delivery)
     result.finish(place, measured)

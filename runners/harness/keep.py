@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runners.harness import checks, progress, result
+from runners.harness import checks, inputs, progress, result
 from runners.harness.app import Finished, Terminated
 from runners.harness.config import to_dict
 from runners.harness.result import CellResult, Place
@@ -41,7 +41,8 @@ def keep(
     report = progress.CellProgress(place)
     stopped: KeyboardInterrupt | None = None
     try:
-        result.begin(place, kind, to_dict(config))
+        with inputs.threads(config.device, []):
+            result.begin(place, kind, to_dict(config))
         copies = checks.prompt_files(config.prompt)
         try:
             measured = run(config, report)
