@@ -76,13 +76,14 @@ def resumed_from(config: TrainConfig) -> Path | None:
 
 def job(cfg: DictConfig) -> app.Finished:
     """Train once and keep what came of it: on disk first, in MLflow second."""
-    from runners.harness import result, train_run
+    from runners.harness import inputs, result, train_run
     from runners.harness.delivery import Delivery
     from runners.harness.tracking import TrackingError
 
     config = to_config(cfg, TrainConfig)
     place = result.Place.of_job()
-    result.begin(place, "train", to_dict(config))
+    with inputs.threads(config.device, []):
+        result.begin(place, "train", to_dict(config))
     try:
         delivery = Delivery(config.tracking, place)
     except TrackingError as error:

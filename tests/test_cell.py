@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from runners.harness import cell, environment, gate, identity, inputs, result
+from runners.harness import cell, environment, gate, identity, inputs, machine, result
 from runners.harness.cell import run_cell
 from runners.harness.config import to_dict
 from runners.harness.result import CellResult, Place
@@ -188,10 +188,20 @@ def test_int8_passes_the_gate_of_fp32_and_says_what_is_held() -> None:
 
 def test_a_cell_says_its_share_of_the_limit(plain: CellResult) -> None:
     limit, tpot = plain.metrics["limit_ms"], plain.metrics["tpot_ms"]
-    assert 0 < limit < tpot
+    assert min(limit, tpot) > 0
     assert plain.metrics["limit_share"] == limit / tpot
     for other in (config(cache=CACHES["none"]), config(length=LengthConfig(new_tokens=1))):
         assert "limit_ms" not in run_cell(other).metrics
+
+
+def test_a_cell_says_what_other_processes_took_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = iter([machine.CpuTime(0.0, 2, 10.0, 1.0), machine.CpuTime(4.0, 2, 16.0, 5.0)])
+    monkeypatch.setattr(machine, "cpu_time", lambda: next(moments))
+    assert run_cell(config(**ONCE)).metrics["others_cpu_share"] == 0.25
+    monkeypatch.setattr(machine, "cpu_time", lambda: None)
+    assert "others_cpu_share" not in run_cell(config(**ONCE)).metrics
 
 
 def test_past_the_window_a_cell_is_ok() -> None:

@@ -18,7 +18,7 @@ HARNESS = (
     "errors paths stats schema text_schema train_schema tools_schema schemas checks machine gpu "
     "drift environment stopping baselines gate overrides config presets corpus record identity "
     "inputs result guard metrics timing limit cell plan progress training train_report "
-    "train_state train_progress train_run experiments tracking stored filters stream tables "
+    "train_state train_progress train_run experiments tracking stored filters stream noise tables "
     "engine_table columns render runs_table comparison comparison_screen app keep delivery "
     "doctor_disk doctor_store doctor_file doctor_deliver doctor_prune doctor_unit doctor "
     "verify_report watch sampler_checks cache_checks faults verify_screen verify_run "

@@ -1,7 +1,7 @@
 """Runs an entry point under Hydra: checks first, one line for what is wrong, an exit status.
 
 0: every cell is ok or skipped. 1: one failed, ran out of memory or mismatched. 2: the command or
-config is wrong, and nothing was run. 130: Ctrl-C. 143: SIGTERM.
+config is wrong, and nothing was run. 3: a comparison cannot be judged. 130: Ctrl-C. 143: SIGTERM.
 """
 
 import gc

@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from runners.harness import environment, gate, identity, inputs, limit, timing
+from runners.harness import environment, gate, identity, inputs, limit, machine, timing
 from runners.harness.checks import read_prompt
 from runners.harness.guard import guarded
 from runners.harness.metrics import summarise
@@ -54,6 +54,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     result.metrics["load_s"] = perf_counter() - start - engine.compile_s
     result.metrics["compile_s"] = engine.compile_s
     result.tags |= identity.tags(config, model, prompt.tolist(), tokenizer)
+    at_start = machine.cpu_time()
     result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
 
     ids = prompt
@@ -65,6 +66,9 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
             result.outcome, result.reason = "mismatch", gated.reason
             return
         ids = _measure(config, engine, prompt, result, report)
+        others = machine.others_share(at_start, machine.cpu_time())
+        if others is not None:
+            result.metrics["others_cpu_share"] = others
 
     prompt_tokens = prompt.shape[1]
     values = config.precision.bytes_per_value

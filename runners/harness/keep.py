@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runners.harness import checks, progress, result
+from runners.harness import checks, inputs, progress, result
 from runners.harness.app import Finished, Terminated
 from runners.harness.config import to_dict
 from runners.harness.errors import first_line
@@ -44,7 +44,8 @@ def keep(
     stopped: KeyboardInterrupt | None = None
     copies: dict[str, str] = {}
     try:
-        result.begin(place, kind, to_dict(config))
+        with inputs.threads(config.device, []):
+            result.begin(place, kind, to_dict(config))
         try:
             copies = checks.prompt_files(config.prompt)
             measured = run(config, report)

@@ -89,7 +89,7 @@ def owner() -> dict[str, Any]:
 
 
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
-    """Put down what is about to run, and by whom."""
+    """Put down what is about to run, and by whom; called under the threads that it will have."""
     place.folder.mkdir(parents=True, exist_ok=True)
     for old in place.folder.iterdir():  # a cell of a resumed sweep that is measured again
         if old.is_file():
@@ -111,7 +111,8 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
     }
     write_json(place.folder / "cell.json", cell)
     noise = {name: {"start": told, "end": None} for name, told in now.items()}
-    write_json(place.folder / "environment.json", environment.collect() | noise)
+    facts = {**environment.collect(), "threads": environment.threads(), **noise}
+    write_json(place.folder / "environment.json", facts)
     diff = environment.code().get("diff")
     if diff:
         (place.folder / "code.diff").write_bytes(diff.encode())

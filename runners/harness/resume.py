@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from runners.harness import environment, identity, inputs, progress, record
+from runners.harness import identity, inputs, progress, record
 from runners.harness.app import Finished, Sweep
 from runners.harness.checks import read_prompt
 from runners.harness.config import digest, from_dict, to_dict
@@ -121,7 +121,6 @@ def _cell_hash(config: BenchConfig) -> str:
     """The hash of a cell that has not run; empty where it cannot run here."""
     if inputs.missing_device(config.device.kind):
         return ""
-    environment.collect()  # before the threads are this cell's own
     notes: list[str] = []
     values = to_dict(config)
     names = ("model", "device", "precision", "tracking", "seed", "checkpoint")

@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Self
 
-from runners.harness import baselines, train_report, train_state
+from runners.harness import baselines, stats, train_report, train_state
 from runners.harness.corpus import Corpus, load, read_text, sha256
 from runners.harness.guard import guarded
 from runners.harness.result import CellResult, Place
@@ -158,7 +157,7 @@ class _Run:
         self._save_last(trainer)
         if self._best() is row:
             self._save_checkpoint(trainer, self.folder, row)
-        self.show.looked(row, median(rates[-self.config.train.eval_every :]))
+        self.show.looked(row, stats.median_rate(rates[-self.config.train.eval_every :]))
         self._deliver()
 
     def _save_last(self, trainer: Trainer) -> None:
@@ -208,7 +207,7 @@ class _Run:
             "trigram_bits_per_byte": trigram.bits,
         }
         if rates:
-            result.metrics["train_tok_per_s"] = median(rates)
+            result.metrics["train_tok_per_s"] = stats.median_rate(rates)
         if best:
             model = load_model(self.folder, self.config.model).to(trainer.device)
             loss = mean_held_out_nats(model, trainer.held_out, self.config.train.batch)
