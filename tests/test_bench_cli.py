@@ -410,7 +410,7 @@ WRONG = [
     ("sampler.temperature=hot", "sampler.temperature: 'hot' is not a number"),
     ("batch.size=-3", "batch.size=-3: must be from 1 to"),
     ("checkpoint=nothere", "checkpoint=nothere: no such checkpoint"),
-    ("prompt.file=not/here.txt", "prompt.file=not/here.txt: cannot be read"),
+    ("prompt.file=not/here.txt", "/not/here.txt: cannot be read"),
     ("prompt.text=''", "prompt.text= is empty"),
     ("experiment=nothere", "experiment=nothere: no such option; choose one of "),
     ("batch.size", "batch.size"),

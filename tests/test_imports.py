@@ -12,10 +12,12 @@ FORBIDDEN = {"hydra", "omegaconf", "mlflow", "pandas", "runners"}
 
 # Low to high: a module may import only what stands before it.
 LIBRARY = (
-    "config tokenizer rope cache model cost sampling generation quantisation checkpoint engines"
+    "config tokenizer weights rope cache model cost sampling generation quantisation checkpoint "
+    "engines"
 ).split()
 HARNESS = (
-    "errors paths stats schema text_schema train_schema tools_schema schemas checks machine gpu "
+    "errors paths text_files stats schema text_schema train_schema tools_schema schemas checks "
+    "machine gpu "
     "drift environment stopping baselines gate overrides config presets corpus record identity "
     "inputs result guard metrics timing limit cell plan progress training train_report "
     "train_state train_progress train_run experiments tracking stored filters stream noise tables "

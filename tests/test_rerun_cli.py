@@ -298,7 +298,7 @@ def test_where_nothing_was_tracked_yet_one_line_says_what_to_do(
         ("sampler.top_p=2", "sampler.top_p=2.0: must be in (0, 1]"),
         ("batch=null", "batch=null: not an option"),
         ("checkpoint=nothere", "checkpoint=nothere: no such checkpoint"),
-        ("prompt.file=not/here.txt", "prompt.file=not/here.txt: cannot be read"),
+        ("prompt.file=not/here.txt", "/not/here.txt: cannot be read"),
         ("prompt=Holmes", "prompt=Holmes: prompt has keys of its own, such as prompt.text"),
         ("plan=true", "plan: no such key"),
         ("resume=true", "resume: no such key"),

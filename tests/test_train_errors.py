@@ -68,7 +68,7 @@ def test_a_failed_run_leaves_an_older_checkpoint_of_that_name(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["corpus.path=/no/such/file"], "corpus.path=/no/such/file: no such file"),
+        (["corpus.path=/no/such/file"], "corpus.path=/no/such/file: cannot be read"),
         (["corpus.path=null"], "corpus.path: no text is given"),
         (["model.context_length=100000"], "model.context_length=100000 needs at least 100001"),
         (["model.vocab_size=3000"], "set model.vocab_size="),
@@ -124,7 +124,7 @@ def test_values_out_of_range(values: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty (0 bytes)"),
+        (b"", "is empty; give a text"),
         (b"\xff\xfe", "byte 0 is not UTF-8"),
         (b"A few words.", "needs at least 17"),
     ],

@@ -4,7 +4,7 @@ Imports no torch, so that a wrong value is answered before anything heavy is loa
 begins with the field's name; whoever composed the config puts the group's name in front.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 CACHE_KINDS = ("none", "rolling", "static")
@@ -97,6 +97,7 @@ class ModelConfig:
     @classmethod
     def from_llama(cls, config: dict[str, Any]) -> "ModelConfig":
         """Read such a config.json; ValueError for a model that is shaped otherwise."""
+        require(isinstance(config, dict), f"{config!r:.60}: must be an object of keys and values")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         for key, value, wanted in (
             ("model_type", config.get("model_type"), "llama"),
@@ -107,15 +108,29 @@ class ModelConfig:
         ):
             require(value == wanted, f"{key}={value}: only {key}={wanted} is supported")
         values: dict[str, Any] = {o: config.get(theirs) for o, theirs in _LLAMA_NAMES.items()}
+        kinds = {field.name: field.type for field in fields(cls)}
         for ours, theirs in _LLAMA_NAMES.items():
-            optional = ours in ("n_kv_heads", "head_dim")
-            require(optional or values[ours] is not None, f"{theirs}: missing from config.json")
+            if values[ours] is None:
+                optional = ours in ("n_kv_heads", "head_dim")
+                require(optional, f"{theirs}: missing from config.json")
+            else:
+                _require_kind(theirs, values[ours], kinds[ours])
         if values["n_kv_heads"] is None:
             values["n_kv_heads"] = values["n_heads"]
         if values["head_dim"] is None:
             values["head_dim"] = values["d_model"] // values["n_heads"]
         values["rope_base"] = float(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
         return cls(**values)
+
+
+def _require_kind(key: str, value: Any, kind: Any) -> None:
+    """Raise ValueError for a value of config.json of another type or range; True is no 1."""
+    ok, wanted = {
+        int: (type(value) is int and 1 <= value < 2**31, "a whole number from 1 to 2**31 - 1"),
+        float: (type(value) in (int, float) and 0 < value < 1e308, "a number above 0"),
+        bool: (type(value) is bool, "true or false"),
+    }[kind]
+    require(ok, f"{key}={value!r:.60}: must be {wanted}")
 
 
 _LLAMA_NAMES = {

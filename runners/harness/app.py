@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from omegaconf import DictConfig
 
 from runners.harness import config as configs
 from runners.harness import presets
-from runners.harness.errors import UsageError
+from runners.harness.errors import UsageError, require_utf8
 from runners.harness.paths import conf_dir
 
 
@@ -117,6 +118,12 @@ def run(app: App) -> int:
     global _current
     _current = app
     app.returned.clear()
+    try:
+        for word in sys.argv[1:]:
+            require_utf8(word)
+    except ValueError as error:
+        print(f"{app.name}: {error}", file=sys.stderr)
+        return 2
     app.words = [word for word in sys.argv[1:] if app.leaves(word)]
     if "--version" in sys.argv[1:]:
         from tinygpt import __version__
@@ -145,6 +152,8 @@ def run(app: App) -> int:
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=app.name)(app.job)()
     except UsageError as error:
+        if os.environ.get("TINYGPT_DEBUG"):
+            traceback.print_exception(error)
         print(f"{app.name}: {error}", file=sys.stderr)
         return 2
     except configs.CONFIG_ERRORS as error:

@@ -40,7 +40,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     report("load")
     start = perf_counter()
     model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config) if read_prompt(config.prompt) else None
+    tokenizer = inputs.make_tokenizer(config, result.notes) if read_prompt(config.prompt) else None
     prompt = inputs.make_prompt(config, tokenizer, result.notes).to(device)
     engine = make_engine(
         config.engine,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from runners.harness.paths import absolute
+from runners.harness.text_files import read_utf8
 from runners.harness.train_schema import TrainConfig
 from tinygpt.tokenizer import Tokenizer
 
@@ -24,7 +24,7 @@ class Corpus:
     name: str
     """Of the file, without its folder."""
     sha256: str
-    """Of the file's content."""
+    """Of the text in UTF-8."""
     text_bytes: int
     """Bytes of the whole text."""
     train_bytes: int
@@ -40,34 +40,25 @@ class Corpus:
 
 
 def read_text(path: str | None) -> str:
-    """The text of a file, to the byte. Raises ValueError, one line, for what is no such text."""
+    """The text of a file. Raises ValueError, one line, for what is no text to learn from."""
     if path is None:
         raise ValueError(
             "corpus.path: no text is given; corpus.path=FILE, any UTF-8 text, or "
             "experiment=holmes for the one that scripts/fetch_corpus.py fetches"
         )
-    try:
-        text = absolute(path).read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise ValueError(
-            f"corpus.path={path}: no such file; give the path of a UTF-8 text (python "
-            "scripts/fetch_corpus.py fetches the one of experiment=holmes)"
-        ) from None
-    except OSError as error:
-        raise ValueError(
-            f"corpus.path={path}: cannot be read ({error.strerror}); give the path of a UTF-8 text"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"corpus.path={path}: byte {error.start} is not UTF-8; save the text as UTF-8"
-        ) from None
+    text = read_utf8(
+        "corpus.path",
+        path,
+        "give the path of a UTF-8 text (python scripts/fetch_corpus.py fetches the one of "
+        "experiment=holmes)",
+    )
     if not text:
-        raise ValueError(f"corpus.path={path}: is empty (0 bytes); give a text to learn from")
+        raise ValueError(f"corpus.path={path}: is empty; give a text to learn from")
     return text
 
 
 def sha256(text: str) -> str:
-    """A digest of the text as its file has it."""
+    """A digest of the text in UTF-8: that of its file, unless a byte-order mark stands there."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from runners.harness import environment, gate
-from runners.harness.checks import read_prompt
+from runners.harness.checks import prompt_ids, read_prompt, read_tokenizer
 from runners.harness.paths import find_checkpoint
 from runners.harness.schema import BenchConfig, DeviceConfig, RunConfig
+from runners.harness.text_files import BYTE_ORDER_MARK
 from tinygpt import cost
 from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
 from tinygpt.config import ModelConfig
@@ -133,12 +134,15 @@ def make_model(config: RunConfig, device: torch.device) -> GPT:
     return cast(model, config.precision, device)
 
 
-def make_tokenizer(config: RunConfig) -> Tokenizer | None:
+def make_tokenizer(config: RunConfig, notes: list[str]) -> Tokenizer | None:
     """The checkpoint's tokenizer, where it has one."""
-    if config.checkpoint == "none":
-        return None
-    path = find_checkpoint(config.checkpoint, config.tracking.dir) / "tokenizer.json"
-    return Tokenizer.load(path) if path.exists() else None
+    tokenizer = read_tokenizer(config)
+    if tokenizer and tokenizer.vocab_size < config.model.vocab_size:
+        notes.append(
+            f"the tokenizer has {tokenizer.vocab_size} entries and the model "
+            f"{config.model.vocab_size}: ids from {tokenizer.vocab_size} on are no text"
+        )
+    return tokenizer
 
 
 def make_prompt(config: BenchConfig, tokenizer: Tokenizer | None, notes: list[str]) -> Tensor:
@@ -158,17 +162,10 @@ def make_prompt(config: BenchConfig, tokenizer: Tokenizer | None, notes: list[st
 
 
 def encode(text: str, tokenizer: Tokenizer | None, model: ModelConfig, notes: list[str]) -> Tensor:
-    """A text's ids (1, P), cut to the window.
-
-    Without a tokenizer a text's bytes are its ids, as in every vocabulary of ours.
-    """
-    ids = tokenizer.encode(text) if tokenizer else list(text.encode())
-    if max(ids) >= model.vocab_size:
-        raise ValueError(
-            f"prompt: its id {max(ids)} is outside the model's vocabulary of {model.vocab_size}; "
-            "choose a model with a larger vocab_size"
-        )
-    return _cut(torch.tensor([ids]), model, notes)
+    """A text's ids (1, P), cut to the window; raises as ``checks.prompt_ids``."""
+    if text.startswith(BYTE_ORDER_MARK):
+        notes.append("the prompt begins with a byte-order mark, which is fed as it stands there")
+    return _cut(torch.tensor([prompt_ids(text, tokenizer, model)]), model, notes)
 
 
 def _cut(prompt: Tensor, model: ModelConfig, notes: list[str]) -> Tensor:

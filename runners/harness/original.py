@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from runners.harness import overrides
 from runners.harness.config import (
     CONFIG_ERRORS,
-    PROMPT_HINT,
     flatten,
     from_dict,
     one_line,
@@ -25,6 +24,7 @@ from runners.harness.paths import absolute, conf_dir, config_groups, group_optio
 from runners.harness.result import read_rows
 from runners.harness.schema import TrackingConfig
 from runners.harness.stored import Stored
+from runners.harness.text_files import read_utf8
 from runners.harness.tracking import TrackingError
 
 _TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
@@ -97,12 +97,14 @@ def from_file(name: str) -> Original:
     """A config.yaml from anywhere, with the result beside it where there is one."""
     path = absolute(name)
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        config = yaml.safe_load(read_utf8("config", name, "give a run's config.yaml"))
+    except yaml.YAMLError as error:
         line = str(error).splitlines()[0]
         raise UsageError(
             f"config={name}: cannot be read ({line}); give a run's config.yaml"
         ) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     kinds = [kind for kind, part in _TELLING.items() if isinstance(config, dict) and part in config]
     if len(kinds) != 1:
         raise UsageError(
@@ -143,8 +145,12 @@ def again(
     before = flatten(values)
     choices = dict(original.record.get("choices", {}))
     groups = config_groups()
+    parsed_words = _parse(words)
+    sources = {f"prompt.{key}": key for key in values.get("prompt", {}) if key != "tokens"}
+    if any(word.key_or_group in sources and word.value() is not None for word in parsed_words):
+        values["prompt"] |= dict.fromkeys(sources.values())  # the new prompt replaces the old one
     # Options first, wherever they stand, as in any command.
-    for parsed in sorted(_parse(words), key=lambda word: word.key_or_group not in groups):
+    for parsed in sorted(parsed_words, key=lambda word: word.key_or_group not in groups):
         _apply(values, parsed, choices)
     _require_parts(values, schema)
     after = flatten(to_dict(from_dict(values, schema)))
@@ -181,9 +187,10 @@ def _parse(words: Sequence[str]) -> list[Override]:
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
     for override in parsed:
-        if override.is_sweep_override() and override.key_or_group.startswith("prompt."):
+        if override.is_sweep_override() and override.key_or_group in overrides.FREE_KEYS:
             raise UsageError(
-                f"{override.input_line}: commas make it a list of values; {PROMPT_HINT}"
+                f"{override.input_line}: commas make it a list of values; "
+                f"{overrides.hint(override.key_or_group)}"
             )
         if override.is_sweep_override() or override.is_add() or override.is_delete():
             raise UsageError(

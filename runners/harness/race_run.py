@@ -152,7 +152,7 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
     report("load")
     device, notes = torch.device(config.device.kind), list[str]()
     model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config)
+    tokenizer = inputs.make_tokenizer(config, notes)
     text = read_prompt(config.prompt)
     assert tokenizer is not None, "check_text has looked for it"
     assert text is not None, "the config has a default"

@@ -125,7 +125,7 @@ def _cell_hash(config: BenchConfig) -> str:
     values = to_dict(config)
     names = ("model", "device", "precision", "tracking", "seed", "checkpoint")
     model = _model(json.dumps({name: values[name] for name in names}))
-    tokenizer = inputs.make_tokenizer(config) if read_prompt(config.prompt) else None
+    tokenizer = inputs.make_tokenizer(config, notes) if read_prompt(config.prompt) else None
     prompt = inputs.make_prompt(config, tokenizer, notes)
     with inputs.threads(config.device, notes):
         return identity.tags(config, model, prompt.tolist())["tinygpt.cell_hash"]

@@ -27,7 +27,10 @@ def sample(config: SampleConfig, show: Show) -> CellResult:
 
 def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
     device = torch.device(config.device.kind)
-    model, tokenizer = inputs.make_model(config, device), inputs.make_tokenizer(config)
+    model, tokenizer = (
+        inputs.make_model(config, device),
+        inputs.make_tokenizer(config, result.notes),
+    )
     assert tokenizer is not None, "checked before the run"
     texts = checks.read_prompts(config.prompt)
     prompts = [

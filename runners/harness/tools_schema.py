@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from runners.harness.schema import TrackingConfig
+from runners.harness.schema import PATH, TrackingConfig
 from tinygpt.config import require
 
 FORMATS = ("rich", "md", "csv", "json")
@@ -54,7 +54,7 @@ class RerunConfig:
 
     run: str | None = None
     """Id of a cell or sweep (a prefix is enough), or ``latest``."""
-    config: str | None = None
+    config: str | None = field(default=None, metadata=PATH)
     """A config.yaml from anywhere, in place of a run."""
     strict: bool = False
     """Refuse where anything has changed since: presets, code, versions, hardware, weights."""

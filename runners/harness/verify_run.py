@@ -76,7 +76,10 @@ def _verify_caches(config: VerifyConfig, result: CellResult, report: Report) -> 
     """Generate with every cache, judge, and put texts and figures into ``result``."""
     report("load")
     device = torch.device(config.device.kind)
-    model, tokenizer = inputs.make_model(config, device), inputs.make_tokenizer(config)
+    model, tokenizer = (
+        inputs.make_model(config, device),
+        inputs.make_tokenizer(config, result.notes),
+    )
     text = read_prompt(config.prompt)
     assert text is not None, "the schema gives one"
     prompt = inputs.encode(text, tokenizer, config.model, result.notes).to(device)
