@@ -200,6 +200,20 @@ def test_a_seed_is_its_weights() -> None:
             assert not torch.equal(parameter, dict(one.named_parameters())[name]), name
 
 
+def test_the_whole_seed_counts() -> None:
+    """Of a seed that torch's generator would cut to 32 bits, too; below, weights are what they
+    were.
+    """
+    seeds = [1, 2**32 - 1, 2**32, 2**32 + 1, 2**33 + 1, 2**63 - 1]
+    found = [weights_sha256(random_model(SMALL, seed)) for seed in seeds]
+    assert len(set(found)) == len(seeds)
+    for seed in seeds[:2]:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.rand(SMALL.vocab_size, SMALL.d_model, generator=generator)
+        ours = random_model(SMALL, seed).emb.weight
+        assert torch.equal(ours, (2.0 * drawn - 1.0) * (3.0**0.5 * 0.02))
+
+
 def test_random_weights_leave_the_global_generator_alone() -> None:
     before = torch.random.get_rng_state()
     torch.manual_seed(99)

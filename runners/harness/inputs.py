@@ -17,7 +17,7 @@ from tinygpt.config import ModelConfig
 from tinygpt.engines import unsupported
 from tinygpt.engines.step import form
 from tinygpt.model import GPT
-from tinygpt.sampling import row_seed
+from tinygpt.seeds import row_seed
 from tinygpt.tokenizer import Tokenizer
 
 

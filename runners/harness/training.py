@@ -20,7 +20,7 @@ from tinygpt.cache import NoCache
 from tinygpt.checkpoint import random_model
 from tinygpt.config import ModelConfig
 from tinygpt.model import GPT
-from tinygpt.sampling import row_seed
+from tinygpt.seeds import row_seed
 
 Row = dict[str, float]
 """Figures of one step, by name; ``step`` is how many were done."""
