@@ -18,7 +18,7 @@ from runners.harness import gate, inputs
 from runners.harness.cell import run_cell
 from runners.harness.plan_report import obstacle
 from runners.harness.schema import BatchConfig
-from tests.small_model import BF16, CPU, FP32, INT8, NANO, engine_for, greedy, random_ids
+from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, greedy, random_ids
 from tests.test_cell import config
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
@@ -146,11 +146,11 @@ def test_a_text_ends_where_it_is_told_to(pair: tuple[Engine, GPT]) -> None:
 def test_the_gate_passes_it_and_catches_it(pair: tuple[Engine, GPT]) -> None:
     engine, model = pair
     prompt = random_ids(model, 2, 8)
-    assert gate.check(engine, model, prompt, 50, FP32).reason == ""
+    assert gate.check(engine, model, prompt, 50, FP32, EXACT).reason == ""
     held: Any = engine
     right = held._steps._run
     held._steps._run = lambda inputs: right([inputs[0], -inputs[1], *inputs[2:]])
-    found = gate.check(engine, model, prompt, 50, FP32)
+    found = gate.check(engine, model, prompt, 50, FP32, EXACT)
     held._steps._run = right
     assert "the cache, mask or positions are wrong" in found.reason
 
@@ -321,7 +321,7 @@ def test_every_batch_and_precision(
     engine, eager = compiled(model, batch=batch, precision=precision)
     off, largest = differences(engine, eager, batch=batch)
     assert off < gate.tolerance(precision, largest)
-    assert gate.check(engine, eager, random_ids(eager, batch, 8), 50, precision).reason == ""
+    assert gate.check(engine, eager, random_ids(eager, batch, 8), 50, precision, EXACT).reason == ""
 
 
 @pytest.mark.slow
@@ -337,7 +337,7 @@ def test_bf16_without_tiles(batch: int, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("precision", [BF16, INT8], ids=["bf16", "int8"])
 def test_every_precision_without_a_cache(precision: PrecisionConfig) -> None:
     engine, eager = compiled(NANO, batch=1, precision=precision, cache="none")
-    assert gate.check(engine, eager, random_ids(eager, 1, 8), 50, precision).reason == ""
+    assert gate.check(engine, eager, random_ids(eager, 1, 8), 50, precision, EXACT).reason == ""
 
 
 @pytest.mark.slow

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from runners.harness import environment, gate
-from runners.harness.checks import read_prompt
+from runners.harness.checks import read_prompt, read_prompts
 from runners.harness.paths import find_checkpoint
 from runners.harness.schema import BenchConfig, DeviceConfig, RunConfig
+from runners.harness.text_schema import SampleConfig
 from tinygpt import cost
 from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
 from tinygpt.config import ModelConfig
@@ -53,6 +54,10 @@ def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
+_BYTES_OF_AN_ID = 80
+"""Two tensors with it, a Python integer in a list, and its JSON, of each id of prompt and text."""
+
+
 @dataclass(frozen=True)
 class Needed:
     """Bytes that a cell takes at its peak, to within small factors."""
@@ -60,44 +65,80 @@ class Needed:
     weights: int
     cache: int
     work: int
-    """Activations, logits, ids."""
+    """Activations, logits, scores, angles; those of the gate's reference included."""
+    ids: int
+    """Prompts as they are drawn or encoded, before they are cut to the window, and all texts."""
 
     @property
     def total(self) -> int:
-        return self.weights + self.cache + self.work
+        return self.weights + self.cache + self.work + self.ids
 
 
-def needed_bytes(config: BenchConfig) -> Needed:
-    """What a cell takes, by arithmetic."""
-    values, batch = config.precision.bytes_per_value, config.batch.size
-    text = read_prompt(config.prompt)
-    prompt = config.prompt.tokens if text is None else len(text.encode())  # at most a token a byte
-    prompt = min(prompt, config.model.context_length)
-    tokens = prompt + config.length.new_tokens
-    weights = cost.held_weights_bytes(config.model, config.precision)
-    compiled = config.engine.kind == "compiled"
-    if compiled and config.cache.kind != "none" and _copied(config):
-        weights += cost.weights_bytes(config.model, config.precision)  # beside those of the prefill
-    held = config.model.context_length if compiled else tokens
-    cache = cost.kv_cache_bytes(config.model, batch, held, values)
-    if config.cache.kind == "none":
-        cache = 0
-    at_once = tokens if config.cache.kind == "none" else prompt
-    work = cost.activation_bytes(config.model, batch, at_once, values)
-    gated = min(gate.NEW_TOKENS, config.length.new_tokens)
-    logits = batch * gated + 4 * min(batch, gate.ROWS_AT_ONCE) * (prompt + gated)
-    work += logits * config.model.vocab_size * 4 + 2 * batch * tokens * 8
-    return Needed(weights, cache, work)
+def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
+    """What a cell, or the writing of texts, takes, by arithmetic."""
+    model, new_tokens = config.model, config.length.new_tokens
+    batch = config.batch.size if isinstance(config, BenchConfig) else 1
+    longest, prompts = _prompt_bytes(config)
+    prompt = min(longest, model.context_length)
+    tokens = prompt + new_tokens
+    slots = max(tokens, model.context_length) if config.engine.kind == "compiled" else tokens
+    cached = config.cache.kind != "none"
+    cache = cost.kv_cache_bytes(model, batch, slots, config.precision.bytes_per_value)
+    return Needed(
+        weights=_weights_bytes(config, batch),
+        cache=cache if cached else 0,
+        work=_work_bytes(config, batch, prompt, slots),
+        ids=prompts + batch * tokens * _BYTES_OF_AN_ID,
+    )
 
 
-def _copied(config: BenchConfig) -> bool:
+def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
+    """Tokens of the longest prompt, at most, and the bytes of all ids before they are cut."""
+    if isinstance(config, SampleConfig):
+        texts = read_prompts(config.prompt)
+    else:
+        text = read_prompt(config.prompt)
+        if text is None:  # each row, and the stack of them
+            return config.prompt.tokens, 2 * 8 * config.batch.size * config.prompt.tokens
+        texts = [text]
+    sizes = [len(text.encode()) for text in texts]  # at most a token a byte
+    return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
+
+
+def _weights_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
+    """While they are made, in fp32, or while they are run: whichever is more."""
+    model, precision = config.model, config.precision
+    held = cost.held_weights_bytes(model, precision)
+    if config.engine.kind == "compiled" and config.cache.kind != "none" and _copied(config, batch):
+        held += cost.weights_bytes(model, precision)  # beside those of the prefill
+    widest = max(outputs * inputs for outputs, inputs in model.matrices)
+    drawn = 3 * widest if config.checkpoint == "none" else 0
+    return max(held, 4 * (model.n_parameters + drawn))
+
+
+def _work_bytes(config: BenchConfig | SampleConfig, batch: int, prompt: int, positions: int) -> int:
+    """The widest step and, of a cell, the gate; angles and the sampler's history as well."""
+    model, values = config.model, config.precision.bytes_per_value
+    new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
+    at_once = prompt if cached else prompt + new_tokens
+    work = cost.activation_bytes(model, batch, at_once, values)
+    angles = positions if cached else model.context_length
+    work += 4 * 4 * angles * model.head_dim  # cosines and sines, while they are made
+    if config.sampler.repetition_penalty != 1.0:
+        work += batch * model.vocab_size
+    if isinstance(config, BenchConfig):
+        work += gate.needed_bytes(model, config.cache, batch, prompt, new_tokens, values)
+    return work
+
+
+def _copied(config: BenchConfig | SampleConfig, batch: int) -> bool:
     """Whether the compiled step reads other tensors than the model's own."""
     kind = config.precision.kind
-    way = form(config.batch.size, DTYPES[kind], config.device.kind, config.model)
+    way = form(batch, DTYPES[kind], config.device.kind, config.model)
     return kind == "int8" or way in ("packed", "tiles")
 
 
-def obstacle(config: BenchConfig, device: torch.device) -> tuple[str, str]:
+def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[str, str]:
     """The outcome of a cell that cannot run on ``device``, and why; ok and no reason if it can."""
     reason = unsupported(config.engine, config.model, config.cache, config.device.kind)
     if reason:
@@ -106,21 +147,34 @@ def obstacle(config: BenchConfig, device: torch.device) -> tuple[str, str]:
     return ("oom", reason) if reason else ("ok", "")
 
 
-def memory_shortage(config: BenchConfig, device: torch.device) -> str:
+def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) -> str:
     """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
-    if device.type == "cpu":
-        free = environment.available_bytes()
-    elif device.type == "cuda":
-        free = torch.cuda.mem_get_info()[0]
-    else:
-        return ""
     needed = needed_bytes(config)
-    if needed.total <= free:
+    parts = {
+        "weights": needed.weights,
+        "cache": needed.cache,
+        "activations": needed.work,
+        "ids": needed.ids,
+    }
+    if device.type == "cuda":  # weights and prompts are made on the host
+        on_host = {name: parts[name] for name in ("weights", "ids")}
+        return _shortage(config, on_host, environment.available_bytes()) or _shortage(
+            config, parts, torch.cuda.mem_get_info()[0]
+        )
+    return _shortage(config, parts, environment.available_bytes()) if device.type == "cpu" else ""
+
+
+def _shortage(config: RunConfig, parts: dict[str, int], free: int) -> str:
+    needed = sum(parts.values())
+    if needed <= free:
         return ""
+    keys = "length.new_tokens"
+    if isinstance(config, BenchConfig):
+        keys = "batch.size, length.new_tokens or prompt.tokens"
+    listed = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in parts.items())
     return (
-        f"needs about {needed.total / 1e9:.1f} GB (weights {needed.weights / 1e9:.1f}, cache "
-        f"{needed.cache / 1e9:.1f}, activations {needed.work / 1e9:.1f}) and {free / 1e9:.1f} GB "
-        "are free; lower batch.size or length.new_tokens"
+        f"needs about {needed / 1e9:.1f} GB ({listed}) and {free / 1e9:.1f} GB are free; lower "
+        f"{keys}, or choose a smaller model"
     )
 
 

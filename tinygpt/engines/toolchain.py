@@ -9,6 +9,10 @@ import torch
 
 TILE_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 """What Inductor compiles with where it finds tiles."""
+NO_COMPILER = (
+    "there is no C++ compiler here; install g++ (Debian, Ubuntu: apt install g++; macOS: "
+    "xcode-select --install) or set CXX"
+)
 
 
 @lru_cache
