@@ -186,6 +186,21 @@ def test_c6_a_save_that_fails_leaves_the_old_file(
     assert weights_sha256(load_model(saved, SMALL)) == weights_sha256(random_model(SMALL, seed=1))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_named_as_such(value: float, tmp_path: Path) -> None:
+    model = random_model(SMALL, seed=1)
+    with torch.no_grad():
+        model.norm.weight[3] = value
+        model.blocks[1].mlp.down.weight[0, :2] = value
+    save_model(model, tmp_path)
+    said = (
+        rf"model\.safetensors: 3 of {SMALL.n_parameters:,} weights are NaN or infinite, first in "
+        r"model\.layers\.1\.mlp\.down_proj\.weight; the file is damaged, or training went wrong"
+    )
+    with pytest.raises(ValueError, match=said):
+        load_model(tmp_path, SMALL)
+
+
 def test_a_save_leaves_two_files(saved: Path) -> None:
     save_model(random_model(SMALL, seed=2), saved)
     assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]

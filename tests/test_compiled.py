@@ -4,8 +4,10 @@ A compile takes ten seconds and more: the default run makes a few shapes, the re
 """
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,10 +195,10 @@ def test_what_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPa
     rolling = config(engine=COMPILED)
     skipped = run_cell(rolling)
     assert (skipped.outcome, skipped.metrics) == ("skipped", {})
-    assert skipped.reason.startswith("engine=compiled: a rolling cache")
+    assert skipped.reason.startswith("engine=compiled: does not run cache=rolling; choose ")
     assert obstacle(rolling) == skipped.reason
     assert obstacle(config(engine=COMPILED, cache=STATIC)) == ""
-    with pytest.raises(ValueError, match=r"^engine=compiled: a rolling cache"):
+    with pytest.raises(ValueError, match=r"^engine=compiled: does not run cache=rolling"):
         engine_for("rolling", weights(NANO, FP32), batch=1, max_positions=9, engine="compiled")
     assert "no code for mps" in unsupported(COMPILED, NANO, STATIC, "mps")
     short = replace(NANO, context_length=3)
@@ -224,7 +226,7 @@ def test_a_package_is_made_once_and_again_when_damaged(
         assert told == ["compile"] * made
     assert loaded.compile_s > 0
     assert packages.load(Twice(), [x]).compile_s == 0
-    assert list(packages.folder().iterdir()) == [packages.path_of(Twice(), [x])]
+    assert list(toolchain.cache_folder().iterdir()) == [packages.path_of(Twice(), [x])]
 
 
 def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,16 +256,100 @@ def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.Monkey
     assert "def rotate" in packages._sources(WindowPass(weights(NANO, FP32)))
 
 
+def test_a_folder_with_a_space_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one g++'s command line breaks; package and cache may have them."""
+    spaced = tmp_path / "my temporary files"
+    spaced.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(spaced))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(spaced / "torch"))
+    monkeypatch.setenv("TINYGPT_CACHE", str(tmp_path / "our packages"))
+    x = torch.arange(6.0)
+    loaded = packages.load(Twice(), [x])
+    assert loaded.compile_s > 0
+    assert torch.equal(loaded.run([x])[0], 2 * x)
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder.parent in (Path("/tmp"), Path("/var/tmp"))
+    assert toolchain.options()["aot_inductor.precompile_headers"] is False
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert toolchain.options() == {}
+
+
+def test_a_folder_that_cannot_be_written_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "torch"))
+    monkeypatch.setenv("TINYGPT_CACHE", str(tmp_path))
+    assert toolchain.choose_folder() == ""
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
+    monkeypatch.setattr(toolchain, "unwritable", lambda path: "Read-only file system")
+    assert toolchain.cannot_compile() == toolchain.choose_folder() != ""
+    assert "set TORCHINDUCTOR_CACHE_DIR to one" in toolchain.choose_folder()
+
+
+def test_packages_that_cannot_be_kept_are_said_with_path_and_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TINYGPT_CACHE", str(tmp_path / "file" / "x"))
+    said = re.escape(f"{tmp_path / 'file' / 'x'}: compiled code cannot be kept there (Not a dir")
+    with pytest.raises(ValueError, match=f"^{said}.*set TINYGPT_CACHE"):
+        packages.load(Twice(), [torch.arange(3.0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_file", denied)
+        assert not packages.kept(tmp_path / "x.pt2")
+
+
+def denied(path: Path) -> bool:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_what_a_compiler_says_is_told_in_one_line() -> None:
+    from torch._inductor.exc import CppCompileError, InductorError
+
+    said = CppCompileError(["g++", "x.cpp"], "In file included\nx.cpp:3: fatal error: no luck\nend")
+    for error in (said, InductorError(said, None)):
+        with (
+            pytest.raises(ValueError, match=r"fatal error: no luck\); set CXX") as told,
+            toolchain.told("train.compile=true"),
+        ):
+            raise error
+        assert str(told.value).startswith("train.compile=true: ")
+        assert "\n" not in str(told.value)
+    with pytest.raises(MemoryError), toolchain.told("train.compile=true"):
+        raise InductorError(MemoryError(), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("/bin/false", "CXX=/bin/false is no C++ compiler that works"),
+        (None, "there is no C++ comp"),
+    ],
+)
+def test_without_a_compiler_it_is_said_why(
+    given: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "compiler", str)
+    if given:
+        monkeypatch.setenv("CXX", given)
+    else:
+        monkeypatch.delenv("CXX", raising=False)
+    assert toolchain.cannot_compile().startswith(said)
+
+
 def test_packages_lie_where_users_keep_what_can_be_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TINYGPT_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert packages.folder() == Path.home() / ".cache" / "tinygpt"
+    assert toolchain.cache_folder() == Path.home() / ".cache" / "tinygpt"
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert packages.folder() == Path("/b/tinygpt")
+    assert toolchain.cache_folder() == Path("/b/tinygpt")
     monkeypatch.setenv("TINYGPT_CACHE", "a")
-    assert packages.folder() == Path("a").absolute()
+    assert toolchain.cache_folder() == Path("a").absolute()
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])

@@ -15,7 +15,7 @@ from runners.harness.text_schema import SampleConfig
 from tinygpt import cost
 from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
 from tinygpt.config import ModelConfig
-from tinygpt.engines import unsupported
+from tinygpt.engines import toolchain, unsupported
 from tinygpt.engines.step import form
 from tinygpt.model import GPT
 from tinygpt.seeds import row_seed
@@ -40,7 +40,11 @@ def missing_device(kind: str) -> str:
 
 @contextmanager
 def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
-    """Set torch's threads for one job, and put back what it changed."""
+    """Set torch's threads for one job, and put back what it changed.
+
+    First of all, since torch looks for it, its compiler gets a folder that it can work in.
+    """
+    toolchain.choose_folder()
     before, usable = torch.get_num_threads(), environment.usable_cores()
     wanted = device.threads or usable
     if wanted > usable:
@@ -84,10 +88,12 @@ def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
     slots = max(tokens, model.context_length) if config.engine.kind == "compiled" else tokens
     cached = config.cache.kind != "none"
     cache = cost.kv_cache_bytes(model, batch, slots, config.precision.bytes_per_value)
+    weights = _weights_bytes(config, batch)
+    made = made_weights_bytes(config)
     return Needed(
-        weights=_weights_bytes(config, batch),
+        weights=weights,
         cache=cache if cached else 0,
-        work=_work_bytes(config, batch, prompt, slots),
+        work=max(_work_bytes(config, batch, prompt, slots), made - weights),
         ids=prompts + batch * tokens * _BYTES_OF_AN_ID,
     )
 
@@ -105,37 +111,44 @@ def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
     return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
 
 
-def _weights_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
-    """While they are made, in fp32, or while they are run: whichever is more."""
-    model, precision = config.model, config.precision
-    held = cost.held_weights_bytes(model, precision)
-    if config.engine.kind == "compiled" and config.cache.kind != "none" and _copied(config, batch):
-        held += cost.weights_bytes(model, precision)  # beside those of the prefill
-    widest = max(outputs * inputs for outputs, inputs in model.matrices)
+def made_weights_bytes(config: RunConfig) -> int:
+    """On the host, while weights are made or read: fp32, with what the widest is drawn from."""
+    widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
     drawn = 3 * widest if config.checkpoint == "none" else 0
-    return max(held, 4 * (model.n_parameters + drawn))
+    return 4 * (config.model.n_parameters + drawn)
+
+
+def _weights_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
+    held = cost.held_weights_bytes(config.model, config.precision)
+    compiled = config.engine.kind == "compiled" and config.cache.kind != "none"
+    return held + (_copies_bytes(config, batch) if compiled else 0)  # beside those of the prefill
 
 
 def _work_bytes(config: BenchConfig | SampleConfig, batch: int, prompt: int, positions: int) -> int:
     """The widest step and, of a cell, the gate; angles and the sampler's history as well."""
     model, values = config.model, config.precision.bytes_per_value
     new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
-    at_once = prompt if cached else prompt + new_tokens
+    at_once = prompt if cached else model.context_length  # a cell is warmed up with a whole one
     work = cost.activation_bytes(model, batch, at_once, values)
     angles = positions if cached else model.context_length
     work += 4 * 4 * angles * model.head_dim  # cosines and sines, while they are made
     if config.sampler.repetition_penalty != 1.0:
         work += batch * model.vocab_size
-    if isinstance(config, BenchConfig):
-        work += gate.needed_bytes(model, config.cache, batch, prompt, new_tokens, values)
-    return work
+    if not isinstance(config, BenchConfig):
+        return work
+    work += gate.needed_bytes(model, config.cache, batch, prompt, new_tokens, values)
+    limit = _copies_bytes(config, batch)  # the products that are timed beside each cell
+    if config.precision.kind == "bf16":
+        limit += cost.weights_bytes(model, config.precision)  # packed by torch
+    return max(work, limit) if cached and new_tokens > 1 else work
 
 
-def _copied(config: BenchConfig | SampleConfig, batch: int) -> bool:
-    """Whether the compiled step reads other tensors than the model's own."""
+def _copies_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
+    """Of the compiled step's weights, where they are others than the model's own."""
     kind = config.precision.kind
     way = form(batch, DTYPES[kind], config.device.kind, config.model)
-    return kind == "int8" or way in ("packed", "tiles")
+    copied = kind == "int8" or way in ("packed", "tiles")
+    return cost.weights_bytes(config.model, config.precision) if copied else 0
 
 
 def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[str, str]:
@@ -157,7 +170,7 @@ def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) ->
         "ids": needed.ids,
     }
     if device.type == "cuda":  # weights and prompts are made on the host
-        on_host = {name: parts[name] for name in ("weights", "ids")}
+        on_host = {"weights": made_weights_bytes(config), "ids": needed.ids}
         return _shortage(config, on_host, environment.available_bytes()) or _shortage(
             config, parts, torch.cuda.mem_get_info()[0]
         )

@@ -15,7 +15,7 @@ from statistics import median
 
 import torch
 
-from runners.harness import baselines, inputs, train_report, train_state
+from runners.harness import baselines, environment, inputs, train_report, train_state
 from runners.harness.corpus import Corpus
 from runners.harness.errors import first_line
 from runners.harness.inputs import threads
@@ -29,6 +29,7 @@ from runners.harness.training import (
     Row,
     Trainer,
     first_weights,
+    least_bytes,
     mean_held_out_nats,
 )
 from tinygpt.checkpoint import load_model, save_model, weights_sha256
@@ -58,6 +59,9 @@ def train(
     missing = inputs.missing_device(config.device.kind)
     if missing:
         return CellResult("skipped" if config.device.on_missing == "skip" else "failed", missing)
+    shortage = _memory_shortage(config)
+    if shortage:
+        return CellResult("oom", shortage)
     result = CellResult("ok")
     try:
         with threads(config.device, result.notes), stop_requests() as stop:
@@ -70,6 +74,20 @@ def train(
         result.outcome, result.reason = "failed", first_line(error)
         result.error = traceback.format_exc()
     return result
+
+
+def _memory_shortage(config: TrainConfig) -> str:
+    """Why training cannot fit, foreseen; a CPU out of memory is a kill and not an exception."""
+    if config.device.kind != "cpu":
+        return ""
+    needed, free = least_bytes(config.model, config.train), environment.available_bytes()
+    if needed <= free:
+        return ""
+    return (
+        f"train.batch={config.train.batch}: needs at least {needed / 1e9:.1f} GB and "
+        f"{free / 1e9:.1f} GB are free; lower train.batch or model.context_length, or choose a "
+        "smaller model"
+    )
 
 
 class _Run:

@@ -86,9 +86,8 @@ class CompiledEngine:
                 f"{MIN_WINDOW}, too short to compile for a varying number of tokens; choose "
                 "engine=eager"
             )
-        if not toolchain.compiler():
-            return f"engine=compiled: {toolchain.NO_COMPILER}"
-        return ""
+        reason = toolchain.cannot_compile()
+        return f"engine=compiled: {reason}" if reason else ""
 
     @property
     def kv_cache_bytes(self) -> int:
