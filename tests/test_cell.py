@@ -24,6 +24,7 @@ from runners.harness.schema import (
     TimingConfig,
     TrackingConfig,
 )
+from tests.live_bytes import LiveBytes
 from tinygpt.checkpoint import random_model
 from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig, SamplerConfig
 
@@ -354,6 +355,54 @@ def test_h9_a_cell_that_cannot_fit_is_foreseen(monkeypatch: pytest.MonkeyPatch) 
     assert measured.outcome == "oom"
     assert "2.0 GB are free" in measured.reason
     assert "batch.size" in measured.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"prompt": PromptConfig(tokens=2**31 - 1)}, "ids 34.4"),
+        ({"length": LengthConfig(new_tokens=2**31 - 1)}, "ids 171.8"),
+        ({"length": LengthConfig(new_tokens=10**8), "cache": CACHES["none"]}, "ids 8.0"),
+        ({"prompt": PromptConfig(tokens=10**8), "batch": BatchConfig(size=4)}, "ids 6.4"),
+    ],
+    ids=["prompt", "new tokens", "without a cache", "rows"],
+)
+def test_everything_that_is_allocated_counts(
+    changes: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "available_bytes", lambda: 4_000_000_000)
+    monkeypatch.setattr(inputs, "make_prompt", lambda *_: pytest.fail("it was not foreseen"))
+    measured = run_cell(config(**changes))
+    assert measured.outcome == "oom"
+    assert what in measured.reason
+    assert "prompt.tokens" in measured.reason
+
+
+def test_the_host_counts_for_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "available_bytes", lambda: 4_000_000_000)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80_000_000_000, 80_000_000_000))
+    long = config(prompt=PromptConfig(tokens=2**31 - 1))
+    assert "4.0 GB are free" in inputs.memory_shortage(long, torch.device("cuda"))
+    assert inputs.memory_shortage(config(), torch.device("cuda")) == ""
+
+
+@pytest.mark.parametrize("batch", [1, 9])
+@pytest.mark.parametrize("sampler", [SamplerConfig(), SAMPLED])
+@pytest.mark.parametrize("kind", CACHES)
+def test_what_a_cell_needs_is_foreseen_to_a_small_factor(
+    kind: str, sampler: SamplerConfig, batch: int
+) -> None:
+    """The tensors alive at once, weights and gate included, against the estimate."""
+    cell = config(
+        model=ModelConfig(n_layers=2),
+        cache=CACHES[kind],
+        sampler=sampler,
+        batch=BatchConfig(size=batch),
+        length=LengthConfig(new_tokens=20),
+    )
+    with LiveBytes() as counted:
+        assert run_cell(cell).outcome == "ok"
+    assert counted.peak < inputs.needed_bytes(cell).total < 4 * counted.peak
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,16 @@ def test_names_that_look_like_numbers_stay_text(
     assert "out=true" not in train(capfd, "out=true", "resume=1_000").line
 
 
+def test_training_that_cannot_fit_is_foreseen(
+    train: Command, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended = train(capfd, "train.batch=1000000000")
+    [run] = train.ids()
+    cell = train.cell(run)
+    assert (ended.status, cell["outcome"]) == (1, "oom")
+    assert cell["reason"].startswith("train.batch=1000000000: needs at least ")
+
+
 def test_a_missing_device_is_a_row(train: Command, capfd: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")

@@ -38,8 +38,8 @@ def random_model(config: ModelConfig, seed: int) -> GPT:
 def load_model(folder: Path, config: ModelConfig) -> GPT:
     """The model of a checkpoint, in fp32 on the CPU.
 
-    Raises ValueError, one line, for a file that ``weights.check_file`` refuses, and for a head
-    that is not the embedding though the model ties them.
+    Raises ValueError, one line, for a file that ``weights.check_file`` refuses, for a head that is
+    not the embedding though the model ties them, and for weights that are no numbers.
     """
     path = folder / "model.safetensors"
     check_file(path, config)
@@ -55,6 +55,7 @@ def load_model(folder: Path, config: ModelConfig) -> GPT:
     with torch.no_grad():
         for name, target in to_llama(model).items():
             target.copy_(tensors[name])
+    _require_finite(model, path)
     return model.eval()
 
 
@@ -152,3 +153,18 @@ def _empty_model(config: ModelConfig) -> GPT:
     if config.tie_embeddings:
         model.head.weight = model.emb.weight  # to_empty gave each its own storage
     return model
+
+
+def _require_finite(model: GPT, path: Path) -> None:
+    """ValueError for weights that are NaN or infinite, before anything that runs them is blamed."""
+    # The extremes are NaN where a value is, and take no memory beside the weights.
+    weights = to_llama(model).items()
+    bad = [(name, w) for name, w in weights if not torch.stack(w.aminmax()).isfinite().all()]
+    if not bad:
+        return
+    count = sum(int((~weight.isfinite()).sum()) for _, weight in bad)
+    raise ValueError(
+        f"{path}: {count:,} of {model.config.n_parameters:,} weights are NaN or infinite, first in "
+        f"{bad[0][0]}; the file is damaged, or training went wrong: fetch it again, or train with "
+        "a lower train.lr"
+    )

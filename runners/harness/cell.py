@@ -55,12 +55,15 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     result.metrics["compile_s"] = engine.compile_s
     result.tags |= identity.tags(config, model, prompt.tolist(), tokenizer)
     at_start = machine.cpu_time()
+    result.tags |= identity.approximate(config.cache)
     result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
 
     ids = prompt
     if config.length.new_tokens > 0:
         report("gate")
-        gated = gate.check(engine, model, prompt, config.length.new_tokens, config.precision)
+        gated = gate.check(
+            engine, model, prompt, config.length.new_tokens, config.precision, config.cache
+        )
         result.metrics |= {"gate_max_difference": gated.max_difference, "gate_ties": gated.ties}
         if gated.reason:
             result.outcome, result.reason = "mismatch", gated.reason

@@ -37,6 +37,8 @@ REAL = (
     "limit_share others_cpu_share reference_drift"
 ).split()
 
+APPROXIMATE = " (approximate)"
+"""After the kind of a cache that is no pure speed-up, in every table."""
 _SETS = {"batch": "batch.size", "length": "length.new_tokens"}
 """What a group is about, where that is not its kind."""
 _ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
@@ -78,8 +80,8 @@ def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
     """Every cache against none: device x batch x new tokens, both rates, the speed-up."""
     rows = []
     for common, sides in _pairs(frame, "cache"):
-        for kind in _ORDER["cache"][1:]:
-            if "none" in sides and kind in sides:
+        for kind in sides:
+            if "none" in sides and kind != "none":
                 rows.append(common | {"cache": kind} | ratio(sides[kind], sides["none"], "none"))
     columns = [*(name for name in SORT if name != "cache"), "cache", *ratio_columns("none")]
     return pd.DataFrame(rows, columns=columns)
@@ -140,7 +142,7 @@ def _row(run: Any) -> dict[str, Any]:
         "batch": params["batch.size"],
         "prompt_tokens": tags.get("tinygpt.prompt_tokens"),
         "new_tokens": params["length.new_tokens"],
-        "cache": params["cache.kind"],
+        "cache": params["cache.kind"] + (APPROXIMATE if "tinygpt.approximate" in tags else ""),
         "sampler": params.get("choice.sampler"),
         "sampling": json.dumps(sampling, sort_keys=True),
         "shape": json.dumps(shape, sort_keys=True),
@@ -200,7 +202,10 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
     def rank(column: pd.Series) -> pd.Series:
         order = _ORDER.get(str(column.name))
-        return column.map({name: n for n, name in enumerate(order)}) if order else column
+        if not order:
+            return column
+        places = {name: n for n, name in enumerate(order)}
+        return column.str.removesuffix(APPROXIMATE).map(places)
 
     return frame.sort_values([*SORT, "round", "cell"], key=rank, ignore_index=True)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from runners.harness import baselines, stats, train_report, train_state
+from runners.harness import baselines, environment, stats, train_report, train_state
 from runners.harness.corpus import Corpus, load, read_text, sha256
 from runners.harness.guard import guarded
 from runners.harness.result import CellResult, Place
@@ -25,6 +25,7 @@ from runners.harness.training import (
     Row,
     Trainer,
     first_weights,
+    least_bytes,
     mean_held_out_nats,
 )
 from tinygpt.checkpoint import load_model, save_model, weights_sha256
@@ -60,6 +61,10 @@ def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliv
     """
 
     def run(result: CellResult) -> None:
+        shortage = _memory_shortage(config)
+        if shortage:
+            result.outcome, result.reason = "oom", shortage
+            return
         resumed = Resumed.read(resume, config) if resume else None
         corpus = load(config, resumed.tokenizer if resumed else None)
         try:
@@ -70,6 +75,20 @@ def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliv
             result.reason = "Ctrl-C twice, the last look's state is kept"
 
     return guarded(config.device, run)
+
+
+def _memory_shortage(config: TrainConfig) -> str:
+    """Why training cannot fit, foreseen; a CPU out of memory is a kill and not an exception."""
+    if config.device.kind != "cpu":
+        return ""
+    needed, free = least_bytes(config.model, config.train), environment.available_bytes()
+    if needed <= free:
+        return ""
+    return (
+        f"train.batch={config.train.batch}: needs at least {needed / 1e9:.1f} GB and "
+        f"{free / 1e9:.1f} GB are free; lower train.batch or model.context_length, or choose a "
+        "smaller model"
+    )
 
 
 class _Run:
