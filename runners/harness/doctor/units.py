@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from runners.harness.doctor.deliver import adopt, deliver, end, interrupt, outcome, put_back
-from runners.harness.doctor.disk import Cell, Finding, Processes, Unit, settled
+from runners.harness.doctor.disk import Cell, Finding, Unit, settled
 from runners.harness.doctor.store import Run, Runs, database, other_store
 from runners.harness.errors import first_line
+from runners.harness.machine.processes import Processes
 from runners.harness.store.disk import write_json
 from runners.harness.store.tracking import TRACKED, Store
 
