@@ -4,19 +4,17 @@ A cell's way: Hydra composes it, the schema types and checks it, ``run_cell`` me
 folder keeps everything, MLflow gets a copy, the tables read it back from there.
 """
 
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness.config.checks import check_bench
 from runners.harness.config.conversion import to_config
 from runners.harness.config.paths import config_groups, group_options
 from runners.harness.config.schema import BenchConfig
 from runners.harness.launch import app
-
-if TYPE_CHECKING:
-    from runners.harness.launch.run import Kept
+from runners.harness.launch.entry import EntryPoint, Finished
+from runners.harness.launch.kinds import KINDS
+from runners.harness.launch.run import run_job
 
 USAGE = """\
 usage: python -m runners.bench [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -37,36 +35,9 @@ _OTHER_KEYS = (
 )
 
 
-def job(cfg: DictConfig) -> app.Finished:
+def job(cfg: DictConfig) -> Finished:
     """Run one cell and keep its result."""
-    from runners.harness.launch.run import keep
-    from runners.harness.measure.cell import run_cell
-    from runners.harness.sweep import resume
-
-    config = to_config(cfg, BenchConfig)
-    done = resume.finished(config) if config.resume else None
-    return done or keep("bench", config, run_cell, _show)
-
-
-def _show(kept: "Kept") -> None:
-    """A lone cell's row; those of a sweep are shown together, at its end."""
-    from runners.harness.report import render
-    from runners.harness.tables.frames import cells
-
-    if kept.tracked and kept.place.sweep is None:
-        render.show(render.bench_tables(cells(kept.place.cell, kept.store))[0])
-
-
-def _prepare(cells: app.Sweep) -> app.Sweep:
-    from runners.harness.sweep import around
-
-    return around.prepared(cells)
-
-
-def _around_sweep(cells: app.Sweep) -> AbstractContextManager[None]:
-    from runners.harness.sweep import around
-
-    return around.tracked(cells)
+    return run_job(KINDS["bench"], to_config(cfg, BenchConfig))
 
 
 def _usage() -> str:
@@ -74,7 +45,15 @@ def _usage() -> str:
     return "\n".join([USAGE.rstrip(), *groups, "", *_OTHER_KEYS])
 
 
-BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, _usage, _prepare)
+BENCH = EntryPoint(
+    "bench",
+    job,
+    BenchConfig,
+    _usage,
+    check=KINDS["bench"].check,
+    prepare="runners.harness.sweep.around:prepared",
+    around="runners.harness.sweep.around:tracked",
+)
 
 
 def main() -> NoReturn:

@@ -14,6 +14,7 @@ from runners.harness.config.conversion import to_config
 from runners.harness.config.tools_schema import CompareConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
+from runners.harness.launch.entry import EntryPoint
 
 USAGE = """\
 usage: python -m runners.compare a=ID b=ID [fail_if_slower=5%] [format=rich]
@@ -67,12 +68,12 @@ def job(cfg: DictConfig) -> int:
     return gate.status
 
 
-def _no_sweep(sweep: app.Sweep) -> NoReturn:
-    raise UsageError("-m: a comparison is of two runs, a=ID b=ID; leave -m out")
-
-
-COMPARE = app.App(
-    "compare", job, CompareConfig, around_sweep=_no_sweep, usage=lambda: USAGE.rstrip()
+COMPARE = EntryPoint(
+    "compare",
+    job,
+    CompareConfig,
+    lambda: USAGE.rstrip(),
+    alone="a comparison is of two runs, a=ID b=ID; leave -m out",
 )
 
 

@@ -7,8 +7,8 @@ from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
 from runners.harness.config.tools_schema import DoctorConfig
-from runners.harness.errors import UsageError
 from runners.harness.launch import app
+from runners.harness.launch.entry import EntryPoint
 
 USAGE = """\
 usage: python -m runners.doctor [fix=true] [prune=30d]
@@ -32,11 +32,13 @@ def job(cfg: DictConfig) -> int:
     return doctor.run(to_config(cfg, DoctorConfig))
 
 
-def _no_sweep(sweep: app.Sweep) -> NoReturn:
-    raise UsageError("-m: the doctor looks at one results folder at a time; leave it out")
-
-
-DOCTOR = app.App("doctor", job, DoctorConfig, around_sweep=_no_sweep, usage=lambda: USAGE.rstrip())
+DOCTOR = EntryPoint(
+    "doctor",
+    job,
+    DoctorConfig,
+    lambda: USAGE.rstrip(),
+    alone="the doctor looks at one results folder at a time; leave it out",
+)
 
 
 def main() -> NoReturn:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
 from runners.harness.config.text_schema import RaceConfig
-from runners.harness.errors import UsageError
 from runners.harness.launch import app
+from runners.harness.launch.entry import EntryPoint, Finished
 
 if TYPE_CHECKING:
     from runners.harness.measure.result import CellResult
@@ -33,7 +32,7 @@ Where the output is no terminal, there is no replay: the summary is all. Nothing
 """
 
 
-def job(cfg: DictConfig) -> app.Finished:
+def job(cfg: DictConfig) -> Finished:
     """Measure both, and show them."""
     from runners.harness.measure.guard import guarded
     from runners.harness.text import race_screen
@@ -50,17 +49,18 @@ def job(cfg: DictConfig) -> app.Finished:
         result = guarded(replace(config.device, on_missing="fail"), run)
     for measured in found:
         race_screen.show(measured)
-    return app.Finished("race", result.outcome, result.reason, tracked=True)
+    return Finished("race", result.outcome, result.reason, tracked=True)
 
 
-def _no_sweep(sweep: app.Sweep) -> NoReturn:
-    raise UsageError(
-        "-m: a race is one run on one screen, and there is no second one to set beside it; leave "
-        "it out, or measure many with python -m runners.bench -m"
-    )
-
-
-RACE = app.App("race", job, RaceConfig, check_text, _no_sweep, usage=lambda: USAGE.rstrip())
+RACE = EntryPoint(
+    "race",
+    job,
+    RaceConfig,
+    lambda: USAGE.rstrip(),
+    check="runners.harness.config.checks:check_text",
+    alone="a race is one run on one screen, and there is no second one to set beside it; leave it "
+    "out, or measure many with python -m runners.bench -m",
+)
 
 
 def main() -> NoReturn:

@@ -6,8 +6,8 @@ from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
 from runners.harness.config.tools_schema import RerunConfig
-from runners.harness.errors import UsageError
 from runners.harness.launch import app
+from runners.harness.launch.entry import EntryPoint, Finished, current
 
 USAGE = """\
 usage: python -m runners.rerun run=ID|config=FILE [strict=true] [KEY=VALUE ...]
@@ -26,17 +26,11 @@ exit status: 0 it holds or cannot be judged, 1 tokens differ that should not or 
 _OWN = ("run", "config", "strict", "tracking.dir", "tracking.uri")
 
 
-def job(cfg: DictConfig) -> list[app.Finished]:
+def job(cfg: DictConfig) -> list[Finished]:
     """Run all cells of what was asked for again."""
     from runners.harness.rerun.run import rerun
 
-    return rerun(to_config(cfg, RerunConfig), app.current().words)
-
-
-def _one_at_a_time(cells: app.Sweep) -> app.Sweep:
-    if not cells.lone:
-        raise UsageError("-m: one run at a time; the id of a sweep runs all of its cells again")
-    return cells
+    return rerun(to_config(cfg, RerunConfig), current().words)
 
 
 def _is_for_the_stored_config(word: str) -> bool:
@@ -44,12 +38,12 @@ def _is_for_the_stored_config(word: str) -> bool:
     return bool(equals) and key not in _OWN and not key.startswith(("hydra.", "-"))
 
 
-RERUN = app.App(
+RERUN = EntryPoint(
     "rerun",
     job,
     RerunConfig,
-    usage=lambda: USAGE.rstrip(),
-    prepare=_one_at_a_time,
+    lambda: USAGE.rstrip(),
+    alone="one run at a time; the id of a sweep runs all of its cells again",
     leaves=_is_for_the_stored_config,
 )
 

@@ -4,20 +4,17 @@ A cell's way: the prompt's ids go through the engine, the sampler picks, the tex
 is made; what came of it is kept as any other cell is.
 """
 
-import sys
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NoReturn
+from pkgutil import resolve_name
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
 from runners.harness.config.text_schema import SampleConfig
 from runners.harness.launch import app
-
-if TYPE_CHECKING:
-    from runners.harness.launch.progress import CellProgress
-    from runners.harness.measure.result import CellResult
+from runners.harness.launch.entry import EntryPoint, Finished
+from runners.harness.launch.kinds import KINDS
+from runners.harness.launch.run import run_job
 
 USAGE = """\
 usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -37,32 +34,24 @@ composes to.
 """
 
 
-def job(cfg: DictConfig) -> app.Finished:
+def job(cfg: DictConfig) -> Finished:
     """Write the texts of one setting and keep them."""
-    from runners.harness.launch.run import keep
-    from runners.harness.text.sample import sample
-    from runners.harness.text.screen import Screen
-
-    def on_screen(config: SampleConfig, report: "CellProgress") -> "CellResult":
-        with Screen(report.title if report.swept else "") as screen:
-            return sample(config, screen)
-
-    return keep("sample", to_config(cfg, SampleConfig), on_screen)
+    on_screen = resolve_name("runners.harness.text.sample:on_screen")
+    return run_job(KINDS["sample"], to_config(cfg, SampleConfig), on_screen)
 
 
-def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
-    from runners.harness.text import grid as sample_grid
-
-    return sample_grid.tracked(sweep)
-
-
-SAMPLE = app.App("sample", job, SampleConfig, check_text, _around_sweep, lambda: USAGE.rstrip())
+SAMPLE = EntryPoint(
+    "sample",
+    job,
+    SampleConfig,
+    lambda: USAGE.rstrip(),
+    check=KINDS["sample"].check,
+    around="runners.harness.text.grid:tracked",
+)
 
 
 def main() -> NoReturn:
     """Entry point of ``python -m runners.sample`` and ``tinygpt-sample``."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a console without the text's characters
     app.run_cells(SAMPLE)
 
 

@@ -9,6 +9,7 @@ from runners.harness.config.conversion import to_config
 from runners.harness.config.tools_schema import TablesConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
+from runners.harness.launch.entry import EntryPoint
 
 if TYPE_CHECKING:
     from runners.harness.tables.table import Table
@@ -64,7 +65,7 @@ def _tables(config: TablesConfig) -> "list[Table]":
     return [table for table in shown if config.table in ("all", table.name)]
 
 
-TABLES = app.App("tables", job, TablesConfig, usage=lambda: USAGE.rstrip())
+TABLES = EntryPoint("tables", job, TablesConfig, lambda: USAGE.rstrip())
 
 
 def main() -> None:

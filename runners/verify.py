@@ -4,20 +4,16 @@ What must match is checked and an exit status of 1 says that it does not; where 
 the window is told. With a fault the cache is broken on purpose, to see what finds it and how soon.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
 from runners.harness.config.text_schema import VerifyConfig
 from runners.harness.launch import app
-
-if TYPE_CHECKING:
-    from runners.harness.launch.run import Kept
+from runners.harness.launch.entry import EntryPoint, Finished
+from runners.harness.launch.kinds import KINDS
+from runners.harness.launch.run import run_job
 
 USAGE = """\
 usage: python -m runners.verify [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -36,37 +32,23 @@ exit status: 0 everything holds, 1 something that must match does not, 2 the com
 """
 
 
-def job(cfg: DictConfig) -> app.Finished:
+def job(cfg: DictConfig) -> Finished:
     """Verify once and keep what came of it."""
-    from runners.harness.launch.run import keep
-    from runners.harness.verify.run import verify
-
-    return keep("verify", to_config(cfg, VerifyConfig), verify, _show)
+    return run_job(KINDS["verify"], to_config(cfg, VerifyConfig))
 
 
-def _show(kept: "Kept") -> None:
-    from runners.harness.verify.screen import show
-
-    title = " ".join(kept.place.overrides) if kept.place.sweep else ""
-    show(kept.result, title)
-
-
-@contextmanager
-def _around_sweep(sweep: app.Sweep) -> Iterator[None]:
-    from runners.harness.launch import progress
-    from runners.harness.launch.tracked import tracked_sweep
-
-    with tracked_sweep("verify", sweep), progress.named_by(set(sweep.axes)):
-        yield
-
-
-VERIFY = app.App("verify", job, VerifyConfig, check_text, _around_sweep, lambda: USAGE.rstrip())
+VERIFY = EntryPoint(
+    "verify",
+    job,
+    VerifyConfig,
+    lambda: USAGE.rstrip(),
+    check=KINDS["verify"].check,
+    around="runners.harness.launch.tracked:named_sweep",
+)
 
 
 def main() -> NoReturn:
     """Entry point of ``python -m runners.verify`` and ``tinygpt-verify``."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a console without the text's characters
     app.run_cells(VERIFY)
 
 

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from runners.harness.config import paths
-from runners.harness.config.checks import check_bench
 from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.config.tools_schema import RerunConfig
 from runners.harness.errors import UsageError
@@ -19,7 +18,7 @@ from runners.harness.launch import app
 from runners.harness.machine import environment
 from runners.harness.measure import cell, subject
 from runners.harness.measure.result import CellResult
-from runners.harness.rerun import kinds, original
+from runners.harness.rerun import original
 from runners.harness.rerun.run import rerun
 from runners.harness.store.find import find_top
 from runners.harness.store.tracking import Store
@@ -72,7 +71,6 @@ def planted() -> Iterator[Planted]:
     cells = Planted()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell, "run_cell", cells)
-        patch.setitem(kinds.KINDS, "bench", kinds.Kind(BenchConfig, check_bench, cells))
         patch.setattr(around, "calibrate", lambda: plan.Machine(1e-4, 1e9))
         patch.setattr("torch.cuda.is_available", lambda: False)
         yield cells

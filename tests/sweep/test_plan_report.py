@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runners.harness.config.schema import BatchConfig, BenchConfig, DeviceConfig, LengthConfig
-from runners.harness.launch.app import Sweep
+from runners.harness.launch.entry import Sweep
 from runners.harness.machine import environment
 from runners.harness.measure import cell, fingerprint, subject
 from runners.harness.measure.result import CellResult

@@ -15,7 +15,8 @@ import pytest
 from runners import compare as module
 from runners.harness.config.conversion import from_dict, to_dict
 from runners.harness.config.schema import BenchConfig
-from runners.harness.launch import app, tracked
+from runners.harness.launch import tracked
+from runners.harness.launch.entry import Sweep
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk, record
 from runners.harness.store.disk import Place
@@ -86,7 +87,7 @@ def sweep(
     tracking = {"tracking": {"dir": str(store.dir)}}
     configs = [from_dict(tracking | size, BenchConfig) for size in sizes]
     folder = store.dir / "sweeps" / identity
-    made = app.Sweep(folder, list(words), [[]] * len(rates), configs)
+    made = Sweep(folder, list(words), [[]] * len(rates), configs)
     with tracked.tracked_sweep("bench", made):
         for number, rate in enumerate(rates):
             log(store, f"{identity}-{number}", rate, **sizes[number] | changes)

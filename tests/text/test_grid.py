@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt  # rich brings it
 
 from runners.harness.config.schema import TrackingConfig
 from runners.harness.config.text_schema import SampleConfig
-from runners.harness.launch.app import Sweep
+from runners.harness.launch.entry import Sweep
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk
 from runners.harness.store.disk import Place

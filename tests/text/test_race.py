@@ -22,7 +22,7 @@ from runners.harness.config.schema import (
 )
 from runners.harness.config.text_schema import RaceConfig
 from runners.harness.errors import UsageError
-from runners.harness.launch import app
+from runners.harness.launch.entry import Sweep, Terminated
 from runners.harness.measure import subject
 from runners.harness.text import race as race_run
 from runners.harness.text import race_screen
@@ -443,7 +443,7 @@ def test_on_a_terminal_it_is_replayed_and_summed_up(
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, app.Terminated])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Terminated])
 @pytest.mark.parametrize("early", [False, True])
 def test_a_stop_leaves_the_cursor_and_goes_on_its_way(
     terminal: Callable[[int, int], Terminal],
@@ -481,4 +481,4 @@ def test_too_small_a_terminal_gets_the_summary_and_the_reason(
 
 def test_a_sweep_is_refused_before_anything() -> None:
     with pytest.raises(UsageError, match=r"python -m runners\.bench -m"):
-        module.RACE.around_sweep(app.Sweep(Path(), [], [], []))
+        module.RACE.prepared(Sweep(Path(), [], [], []))

@@ -20,7 +20,7 @@ from runners.harness.config.checks import read_prompts
 from runners.harness.config.schema import DeviceConfig, LengthConfig
 from runners.harness.config.text_schema import SampleConfig
 from runners.harness.launch import run as keep
-from runners.harness.launch.app import Finished
+from runners.harness.launch.entry import Finished
 from runners.harness.measure import subject
 from runners.harness.measure.result import CellResult
 from runners.harness.store.tracking import Store

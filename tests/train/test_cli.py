@@ -10,10 +10,11 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from runners import bench as bench_module
-from runners import train as train_module
 from runners.harness.config import paths
 from runners.harness.config.conversion import from_dict
 from runners.harness.config.train_schema import TrainConfig
+from runners.harness.errors import UsageError
+from runners.harness.train import corpus, inputs
 from runners.harness.train import run as train_run
 from runners.harness.train.report import bits_per_byte, command
 from tests.small_text import KEYS, MODEL
@@ -48,7 +49,7 @@ def test_the_figures_are_the_shipped_weights(done: Command, run_id: str, checkpo
     values = {"corpus": {"path": str(done.corpus)}, "tracking": {"dir": "x"}}
     config = from_dict(values, TrainConfig)
     config.model = MODEL
-    found = train_module.corpus.load(config, Tokenizer.load(checkpoint / "tokenizer.json"))
+    found = corpus.load(config, Tokenizer.load(checkpoint / "tokenizer.json"))
     ids = torch.tensor(found.held_out_ids)
     loss = train_run.mean_held_out_nats(load_model(checkpoint, MODEL), ids, 4)
     assert metrics["val_loss_nats"] == pytest.approx(loss, rel=1e-5)
@@ -144,8 +145,12 @@ def test_the_preset_that_ships_is_1500_steps_of_16_windows_of_tiny(
     train: Command, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[TrainConfig] = []
-    monkeypatch.setattr(train_module.TRAIN, "check", seen.append)
-    monkeypatch.setattr(train_module.corpus, "load", lambda *_: (_ for _ in ()).throw(ValueError()))
+
+    def refuse(config: TrainConfig) -> None:
+        seen.append(config)
+        raise UsageError("seen")
+
+    monkeypatch.setattr(inputs, "check", refuse)
     train(capfd, "experiment=holmes", own=False)
     config = seen[0]
     assert config.model == type(config.model)()

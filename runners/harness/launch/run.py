@@ -3,77 +3,112 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from pkgutil import resolve_name
+from typing import Any
 
 from runners.harness import terminal
 from runners.harness.config import checks
 from runners.harness.config.conversion import to_dict
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.text_schema import SampleConfig, VerifyConfig
-from runners.harness.errors import first_line
-from runners.harness.launch import progress
-from runners.harness.launch.app import Finished, Terminated
-from runners.harness.measure import subject
+from runners.harness.errors import UsageError, first_line
+from runners.harness.launch import place as places
+from runners.harness.launch.entry import Finished, Terminated
+from runners.harness.launch.kinds import Kind
+from runners.harness.launch.progress import CellProgress
+from runners.harness.launch.tracked import Delivery
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk
 from runners.harness.store.disk import Place
 from runners.harness.store.tracking import Store, TrackingError, open_store
 
-C = TypeVar("C", BenchConfig, SampleConfig, VerifyConfig)
+TERMINATED = "SIGTERM"
+"""The reason of an ``interrupted`` result that ends the process as SIGTERM does."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class JobResult:
     """A result, and where it lies."""
 
     place: Place
+    config: Any
     result: CellResult
     store: Store
     tracked: bool
     """Whether MLflow has it; the place's folder does in any case."""
 
 
-def keep(
-    kind: str,
-    config: C,
-    run: Callable[[C, progress.CellProgress], CellResult],
-    show: Callable[[Kept], None] = lambda kept: None,
+def run_job(
+    kind: Kind,
+    config: Any,
+    run: Callable[[Any, Any], CellResult] | None = None,
+    show: Callable[[JobResult], None] | None = None,
     place: Place | None = None,
 ) -> Finished:
     """Run a job, keep what came of it at ``place`` (that of the job Hydra runs now), and show it.
 
-    A job that is stopped leaves an ``interrupted`` result before the stop goes on its way.
+    ``run`` and ``show`` take the place of the kind's own. A job that is stopped leaves an
+    ``interrupted`` result before the stop goes on its way; one that exits in any other way is a
+    ``failed`` one, and the other jobs of its sweep run.
     """
-    store, place = open_store(config.tracking), place or Place.of_job()
-    report = progress.CellProgress(place)
-    stopped: KeyboardInterrupt | None = None
-    copies: dict[str, str] = {}
+    from runners.harness.measure import subject  # loads torch, which --help does without
+
+    run = run or resolve_name(kind.run)
+    show = show or (resolve_name(kind.show) if kind.show else _show_nothing)
+    store, place = open_store(config.tracking), place or places.of_job()
+    report, delivery = CellProgress(place), None
     try:
         with subject.threads(config.device, []):
-            disk.begin(place, kind, to_dict(config))
+            disk.begin(place, kind.name, to_dict(config))
         try:
-            copies = checks.prompt_files(config.prompt)
-            measured = run(config, report)
+            if kind.live:
+                delivery = Delivery(store, place)
+            measured = _measured(run, config, delivery or report)
+        except TrackingError as error:
+            measured = CellResult("failed", f"tracking: {error}; nothing was run")
+            if place.sweep is None:
+                disk.discard(place)
+                raise UsageError(measured.reason) from None
         except KeyboardInterrupt as stop:
-            stopped = stop
-            reason = "SIGTERM" if isinstance(stop, Terminated) else "Ctrl-C"
-            measured = CellResult("interrupted", reason)
-        except (Exception, SystemExit) as error:  # the other jobs of a sweep run all the same
-            measured = CellResult("failed", first_line(error), error=traceback.format_exc())
-        measured.files |= copies
+            measured = CellResult("interrupted", _name(stop))
         disk.finish(place, measured)
     except OSError as error:
         measured = CellResult("failed", f"{place.folder}: {error}")
         report.finished(measured)
         return Finished(place.cell, measured.outcome, measured.reason, False)
-    tracked = True
+    tracked = delivery.finish() if delivery else _track(store, place)
+    report.finished(measured)
+    show(JobResult(place, config, measured, store, tracked))
+    if measured.outcome == "interrupted":
+        raise Terminated if measured.reason == TERMINATED else KeyboardInterrupt
+    return Finished(place.cell, measured.outcome, measured.reason, tracked)
+
+
+def _measured(run: Callable[[Any, Any], CellResult], config: Any, report: Any) -> CellResult:
+    """What ``run`` comes to, with its own copy of the prompt's file."""
+    copies: dict[str, str] = {}
+    try:
+        copies = checks.prompt_files(config.prompt) if hasattr(config, "prompt") else {}
+        result = run(config, report)
+    except KeyboardInterrupt as stop:
+        result = CellResult("interrupted", _name(stop))
+    except (Exception, SystemExit) as error:
+        result = CellResult("failed", first_line(error), error=traceback.format_exc())
+    result.files |= copies
+    return result
+
+
+def _name(stop: KeyboardInterrupt) -> str:
+    return TERMINATED if isinstance(stop, Terminated) else "Ctrl-C"
+
+
+def _track(store: Store, place: Place) -> bool:
+    """Give MLflow its copy; whether it has one now."""
     try:
         store.log_cell(place.folder)
     except TrackingError as error:
         terminal.complain(f"not tracked: {error}; the result is complete in {place.folder}")
-        tracked = False
-    report.finished(measured)
-    show(Kept(place, measured, store, tracked))
-    if stopped:
-        raise stopped
-    return Finished(place.cell, measured.outcome, measured.reason, tracked)
+        return False
+    return True
+
+
+def _show_nothing(result: JobResult) -> None:
+    pass

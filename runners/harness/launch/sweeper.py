@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runners.harness.config.conversion import before_anything_runs
 from runners.harness.errors import UsageError
-from runners.harness.launch import app
+from runners.harness.launch.entry import Sweep, current
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -30,23 +30,23 @@ class CheckBeforeRun(Callback):
         axes = config.hydra.sweeper.params
         if axes:
             raise UsageError(f"the preset is a sweep over {', '.join(axes)}; add -m")
-        entry = app.current()
+        entry = current()
         checked = entry.checked(config)
         words = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         assert isinstance(words, list)
         folder = Path(config.hydra.run.dir).absolute()
-        entry.prepare(app.Sweep(folder, words, [words], [checked], lone=True))
+        entry.prepared(Sweep(folder, words, [words], [checked], lone=True))
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if kwargs["job_return"].status is JobStatus.COMPLETED:
             returned = kwargs["job_return"].return_value
-            app.current().returned += returned if isinstance(returned, list) else [returned]
+            current().returned += returned if isinstance(returned, list) else [returned]
 
 
 def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
-    """The product of the axes, every job checked before the first runs."""
+    """Run the product of the axes, every job checked first; returns what the jobs returned."""
     assert self.launcher is not None
-    entry, sweep = app.current(), _prepared(self, arguments)
+    entry, sweep = current(), _prepared(self, arguments)
     with entry.around_sweep(sweep):
         for result in self.launcher.launch(sweep.jobs, initial_job_idx=0):
             entry.returned.append(result.return_value)
@@ -54,17 +54,17 @@ def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
 
 
 @before_anything_runs()
-def _prepared(self: "BasicSweeper", arguments: list[str]) -> app.Sweep:
+def _prepared(self: "BasicSweeper", arguments: list[str]) -> Sweep:
     assert self.config is not None
     assert self.hydra_context is not None
-    entry, loader = app.current(), self.hydra_context.config_loader
+    entry, loader = current(), self.hydra_context.config_loader
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides(self._parse_config() + list(arguments))
     overrides.sort(key=lambda override: override.key_or_group != "round")
     jobs = self.split_arguments(overrides, None)[0]
     configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
     folder = Path(self.config.hydra.sweep.dir).absolute()
-    sweep = entry.prepare(app.Sweep(folder, list(arguments), jobs, configs))
+    sweep = entry.prepared(Sweep(folder, list(arguments), jobs, configs))
     if sweep.folder != folder:
         _use_id(self.config, sweep.folder.name)
     return sweep
@@ -80,8 +80,9 @@ def _use_id(config: DictConfig, identity: str) -> None:
 def register() -> None:
     """Put our sweep in the place of the basic sweeper's; safe to repeat.
 
-    A sweeper of our own would have to live in a top-level package named hydra_plugins: Hydra
-    takes plugins from nowhere else.
+    A subclass will not do: Hydra imports a sweeper by its name, from a top-level package named
+    ``hydra_plugins`` or from its own, and loads what is in the former for every program that uses
+    Hydra.
     """
     Plugins.instance()  # its scan loads the plugins' modules anew: after it they are the real ones
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from runners.harness import terminal
 from runners.harness.config.conversion import digest
-from runners.harness.config.schema import TrackingConfig
 from runners.harness.errors import UsageError
-from runners.harness.launch.app import Sweep
+from runners.harness.launch import progress
+from runners.harness.launch.entry import Sweep, current
 from runners.harness.store.disk import Place, owner, write_json
 from runners.harness.store.tracking import Store, TrackingError, open_store
 
@@ -24,10 +24,9 @@ _RANK = ("interrupted", "failed", "ok")  # the worst first
 class Delivery:
     """Delivers the run of the job at ``place``; TrackingError if its run cannot be opened."""
 
-    def __init__(self, config: TrackingConfig, place: Place) -> None:
-        self.complete = False
-        """Whether MLflow has everything."""
-        self._store, self._place = open_store(config), place
+    def __init__(self, store: Store, place: Place) -> None:
+        self.place = place
+        self._store = store
         self._rows: list[dict[str, float]] = []
         self._files: list[Path] = []
         self._told = False
@@ -46,16 +45,16 @@ class Delivery:
             return
         self._rows, self._files = [], []
 
-    def finish(self) -> None:
-        """Deliver the finished folder and end the run."""
-        folder = self._place.folder
+    def finish(self) -> bool:
+        """Deliver the finished folder and end the run; whether MLflow has everything."""
+        folder = self.place.folder
         try:
             self._store.log_steps(self._run_id, self._rows)
             self._store.log_cell(folder, self._run_id)
         except TrackingError as error:
             terminal.complain(f"not tracked: {error}; the result is complete in {folder}")
-            return
-        self.complete = True
+            return False
+        return True
 
 
 def _begin(store: Store, kind: str, sweep: Sweep) -> str:
@@ -116,3 +115,10 @@ def tracked_sweep(
                 store.end_sweep(run_id, min(outcome, summed_up, key=_RANK.index), folder / "tables")
         except TrackingError as error:
             terminal.complain(f"not tracked: {error}; the sweep is complete in {folder}")
+
+
+@contextmanager
+def named_sweep(sweep: Sweep) -> Iterator[None]:
+    """A tracked sweep without tables, whose cells are named by their place on its axes."""
+    with tracked_sweep(current().name, sweep), progress.named_by(set(sweep.axes)):
+        yield

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -25,15 +26,15 @@ from runners.harness.config.conversion import (
 from runners.harness.config.paths import absolute
 from runners.harness.config.tools_schema import RerunConfig
 from runners.harness.errors import UsageError
-from runners.harness.launch import app
+from runners.harness.launch.entry import Finished, Sweep
+from runners.harness.launch.kinds import KINDS
 from runners.harness.launch.progress import CellProgress
-from runners.harness.launch.run import Kept, keep
+from runners.harness.launch.run import JobResult, run_job
 from runners.harness.launch.tracked import outcome_of, sum_up, tracked_sweep
 from runners.harness.machine import environment
 from runners.harness.measure import subject
 from runners.harness.measure.result import CellResult
 from runners.harness.rerun import original, verdict
-from runners.harness.rerun.kinds import KINDS
 from runners.harness.rerun.original import Again, Original
 from runners.harness.store.disk import Place
 from runners.harness.store.find import Top, find_cells
@@ -52,7 +53,7 @@ class Job:
     """What has changed since the old run, one line each."""
 
 
-def rerun(config: RerunConfig, words: Sequence[str]) -> list[app.Finished]:
+def rerun(config: RerunConfig, words: Sequence[str]) -> list[Finished]:
     """Run again what ``config`` names, changed by ``words``; UsageError before anything ran."""
     with before_anything_runs():
         top, olds = _originals(config)
@@ -66,7 +67,7 @@ def rerun(config: RerunConfig, words: Sequence[str]) -> list[app.Finished]:
         place = _place(folder / "cells" / secrets.token_hex(4), jobs[0], None, 0, typed)
         return [_run(jobs[0], place)]
     assert top is not None
-    sweep = app.Sweep(
+    sweep = Sweep(
         folder / "sweeps" / secrets.token_hex(4),
         typed,
         [typed] * len(jobs),
@@ -102,7 +103,7 @@ def _originals(config: RerunConfig) -> tuple[Top | None, list[Original]]:
 def _prepare(old: Original, words: Sequence[str], config: RerunConfig) -> Job:
     kind = KINDS[old.kind]
     again = original.again(old, words, config.tracking, kind.schema)
-    kind.check(again.config)
+    resolve_name(kind.check)(again.config)
     return Job(old, again, _changed_since(old, again))
 
 
@@ -188,12 +189,13 @@ def _place(folder: Path, job: Job, sweep: str | None, number: int, typed: list[s
     return Place(folder, cell, sweep, number, job.again.choices, typed, rerun_of=job.old.cell)
 
 
-def _run(job: Job, place: Place) -> app.Finished:
+def _run(job: Job, place: Place) -> Finished:
     """Run, judge, keep both, and say what came of it."""
+    kind = KINDS[job.old.kind]
     judgement: list[verdict.Verdict] = []
 
     def run(config: Any, report: CellProgress) -> CellResult:
-        result = KINDS[job.old.kind].run(config, report)
+        result: CellResult = resolve_name(kind.run)(config, report)
         judged = verdict.judge(job.old, job.again.changed, job.since, result)
         result.tags |= {
             "tinygpt.rerun_tokens": judged.tokens,
@@ -208,10 +210,10 @@ def _run(job: Job, place: Place) -> app.Finished:
             result.reason = f"not the tokens of {job.old.cell}: {judged.tokens_said}"
         return result
 
-    def show(kept: Kept) -> None:
+    def show(kept: JobResult) -> None:
         print(f"{job.old.cell}, now {place.cell}")
         for judged in judgement:
             for line in judged.verdicts():
                 print(f"  {line}")
 
-    return keep(job.old.kind, job.again.config, run, show, place)
+    return run_job(kind, job.again.config, run, show, place)

@@ -16,8 +16,6 @@ from typing import Any
 
 import psutil
 import yaml
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 
 from runners.harness.machine import environment
 from runners.harness.measure.result import CellResult
@@ -39,22 +37,6 @@ class Place:
     overrides: list[str]
     rerun_of: str | None = None
     """The id of the cell that this one runs again."""
-
-    @classmethod
-    def of_job(cls) -> "Place":
-        """The place of the job that Hydra runs now."""
-        hydra = HydraConfig.get()
-        folder = Path(hydra.runtime.output_dir)
-        overrides = list(hydra.overrides.task)
-        swept = hydra.mode == RunMode.MULTIRUN
-        return cls(
-            folder=folder,
-            cell=f"{folder.parent.name}-{folder.name}" if swept else folder.name,
-            sweep=folder.parent.name if swept else None,
-            number=int(hydra.job.num) if swept else 0,
-            choices=_choices(hydra.runtime.choices, overrides),
-            overrides=overrides,
-        )
 
 
 def owner() -> dict[str, Any]:
@@ -133,18 +115,3 @@ def write_json(path: Path, content: Any) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path)
-
-
-def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
-    """``{"batch": "1 size=12"}`` for batch=1 batch.size=12: an option's name, if it still fits."""
-    choices = {}
-    for group, option in options.items():
-        if group.startswith("hydra/") or option is None:
-            continue
-        by_value = [
-            override.partition(".")[2]
-            for override in (word.lstrip("+") for word in overrides)
-            if override.startswith(f"{group}.") and not override.startswith("device.on_missing")
-        ]
-        choices[group] = " ".join([str(option), *by_value])
-    return choices

@@ -12,7 +12,8 @@ from runners.harness import terminal
 from runners.harness.config.schema import BenchConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import progress
-from runners.harness.launch.app import Sweep
+from runners.harness.launch.entry import Sweep
+from runners.harness.launch.run import JobResult
 from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.store.tracking import Store, TrackingError, open_store
 from runners.harness.sweep.plan import calibrate, estimate_s
@@ -115,3 +116,12 @@ def _show_tables(store: Store, folder: Path) -> str:
     for table in write_tables(store, folder):
         render.show(table)
     return outcome_of(folder)
+
+
+def show_lone(measured: JobResult) -> None:
+    """A lone cell's row; those of a sweep are shown together, at its end."""
+    from runners.harness.report import render
+    from runners.harness.tables.frames import cells
+
+    if measured.tracked and measured.place.sweep is None:
+        render.show(render.bench_tables(cells(measured.place.cell, measured.store))[0])

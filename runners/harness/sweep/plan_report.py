@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 from runners.harness.config.schema import BenchConfig
-from runners.harness.launch.app import Sweep
+from runners.harness.launch.entry import Sweep
 from runners.harness.measure import subject
 from runners.harness.report import render
 from runners.harness.sweep.plan import calibrate, estimate_s

@@ -20,8 +20,9 @@ from runners.harness.config.checks import read_prompt
 from runners.harness.config.conversion import digest, from_dict, to_dict
 from runners.harness.config.schema import BenchConfig, RunConfig
 from runners.harness.errors import UsageError
+from runners.harness.launch import place as places
 from runners.harness.launch import progress
-from runners.harness.launch.app import Finished, Sweep
+from runners.harness.launch.entry import Finished, Sweep
 from runners.harness.machine.processes import Processes
 from runners.harness.measure import fingerprint, subject
 from runners.harness.store import record
@@ -77,7 +78,9 @@ def reopened(sweep: Sweep, old: Previous) -> Sweep:
 
 def finished(config: BenchConfig) -> Finished | None:
     """The job that Hydra runs now, if it need not run: its place has its result."""
-    place = Place.of_job()
+    if not config.resume:
+        return None
+    place = places.of_job()
     if not done_cells(place.folder.parent, {place.number: config}):
         return None
     tracked = True

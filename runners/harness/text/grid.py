@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 
 from runners.harness.launch import progress
-from runners.harness.launch.app import Sweep
+from runners.harness.launch.entry import Sweep
 from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.report import render
 from runners.harness.store.disk import read_rows

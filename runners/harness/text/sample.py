@@ -9,10 +9,12 @@ from torch import Tensor
 
 from runners.harness.config import checks
 from runners.harness.config.text_schema import SampleConfig
+from runners.harness.launch.progress import CellProgress
 from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.result import CellResult
 from runners.harness.text import figures as text_figures
+from runners.harness.text.screen import Screen
 from runners.harness.text.stream import TextStream
 from tinygpt.engines import Engine, make_engine
 from tinygpt.sampling import Sampler, make_sampler
@@ -25,6 +27,17 @@ Show = Callable[[str, str], None]
 def sample(config: SampleConfig, show: Show) -> CellResult:
     """Write a text after every prompt. Never raises for what the run itself runs into."""
     return guarded(config.device, lambda result: _run(config, result, show))
+
+
+def quietly(config: SampleConfig, report: CellProgress) -> CellResult:
+    """Write the texts and show none of them."""
+    return sample(config, lambda prompt, piece: None)
+
+
+def on_screen(config: SampleConfig, report: CellProgress) -> CellResult:
+    """Write the texts and show them as they come, under a title where they are part of a sweep."""
+    with Screen(report.title if report.swept else "") as screen:
+        return sample(config, screen)
 
 
 def _run(config: SampleConfig, result: CellResult, show: Show) -> None:

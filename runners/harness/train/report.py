@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from runners.harness.config.train_schema import TrainConfig
+from runners.harness.launch.run import JobResult
 from runners.harness.train.corpus import Corpus
+from runners.harness.train.state import checkpoint_folder
 from runners.harness.train.trainer import Row
 from tinygpt.cache import make_cache
 from tinygpt.config import CacheConfig
@@ -136,3 +138,24 @@ def draw_losses(rows: Sequence[Row], baselines: list[Score], path: Path) -> None
     axes.set_ylabel("nats a token")
     axes.legend()
     figure.savefig(path, dpi=120)
+
+
+def tell(trained: JobResult) -> None:
+    """What the run came to, where its weights are, and how to go on."""
+    config, place, figures = trained.config, trained.place, trained.result.metrics
+    if "val_loss_nats" in figures:
+        for label, loss, bits in (
+            ("held out", "val_loss_nats", "bits_per_byte"),
+            ("unigram", "unigram_loss_nats", "unigram_bits_per_byte"),
+            ("trigram", "trigram_loss_nats", "trigram_bits_per_byte"),
+        ):
+            print(f"{label}: {figures[loss]:.3f} nats a token, {figures[bits]:.3f} bits a byte")
+        print(f"checkpoint={place.cell}: {checkpoint_folder(config, place.cell)}")
+    done, outcome = int(figures.get("steps_done", 0)), trained.result.outcome
+    if done == config.train.steps and outcome == "ok":
+        if config.out:
+            print(f"checkpoint={config.out}: the same weights")
+    elif done and outcome in ("ok", "interrupted"):
+        words = [w for w in place.overrides if not w.startswith(("resume=", "train.stop_after="))]
+        print(f"stopped after step {done} of {config.train.steps}; this goes on from there:")
+        print(f"{command(words, private=True)} resume={place.cell}")

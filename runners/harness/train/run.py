@@ -14,6 +14,7 @@ from typing import Self
 
 from runners.harness import stats
 from runners.harness.config.train_schema import TrainConfig
+from runners.harness.launch.tracked import Delivery
 from runners.harness.machine import environment
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.result import CellResult
@@ -22,6 +23,7 @@ from runners.harness.train import baselines
 from runners.harness.train import report as train_report
 from runners.harness.train import state as train_state
 from runners.harness.train.corpus import Corpus, load, read_text, sha256
+from runners.harness.train.inputs import resumed_from
 from runners.harness.train.progress import TrainProgress
 from runners.harness.train.report import Score
 from runners.harness.train.stopping import stop_requests
@@ -58,6 +60,11 @@ class Resumed:
 BF16 = PrecisionConfig(kind="bf16")
 Deliver = Callable[[Sequence[Row], Sequence[Path]], None]
 """Told the figures since the last time, and files that are new or changed."""
+
+
+def train_job(config: TrainConfig, delivery: Delivery) -> CellResult:
+    """The training run of the job whose figures ``delivery`` gets."""
+    return train(config, resumed_from(config), delivery.place, delivery)
 
 
 def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliver) -> CellResult:

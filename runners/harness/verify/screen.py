@@ -7,12 +7,19 @@ import textwrap
 from rich.console import Console
 from rich.text import Text
 
+from runners.harness.launch.run import JobResult
 from runners.harness.measure.result import CellResult
 from runners.harness.verify.report import pair, side_by_side
 
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped", "seen": ""}
 _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow", "seen": ""}
 _PIPED_WIDTH = 140
+
+
+def show_result(verified: JobResult) -> None:
+    """Print the checks of a verify run."""
+    place = verified.place
+    show(verified.result, " ".join(place.overrides) if place.sweep else "")
 
 
 def show(result: CellResult, title: str) -> None:

@@ -1,0 +1,40 @@
+"""Where the job stands that Hydra runs now."""
+
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+from runners.harness.store.disk import Place
+
+
+def of_job() -> Place:
+    """The place of the job that Hydra runs now."""
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    overrides = list(hydra.overrides.task)
+    swept = hydra.mode == RunMode.MULTIRUN
+    return Place(
+        folder=folder,
+        cell=f"{folder.parent.name}-{folder.name}" if swept else folder.name,
+        sweep=folder.parent.name if swept else None,
+        number=int(hydra.job.num) if swept else 0,
+        choices=_choices(hydra.runtime.choices, overrides),
+        overrides=overrides,
+    )
+
+
+def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
+    """``{"batch": "1 size=12"}`` for batch=1 batch.size=12: an option's name, if it still fits."""
+    choices = {}
+    for group, option in options.items():
+        if group.startswith("hydra/") or option is None:
+            continue
+        by_value = [
+            override.partition(".")[2]
+            for override in (word.lstrip("+") for word in overrides)
+            if override.startswith(f"{group}.") and not override.startswith("device.on_missing")
+        ]
+        choices[group] = " ".join([str(option), *by_value])
+    return choices

@@ -1,0 +1,58 @@
+"""What a training run needs from the file system, looked at before anything runs."""
+
+from pathlib import Path
+
+from runners.harness.config.paths import absolute
+from runners.harness.config.train_schema import TrainConfig
+from runners.harness.errors import UsageError
+from runners.harness.launch.entry import Sweep
+from runners.harness.train import corpus
+from tinygpt.tokenizer import Tokenizer
+
+
+def check(config: TrainConfig) -> None:
+    """The text will do, and what to go on from is there and is the same run; UsageError otherwise.
+
+    All that can be known before a job runs, so that no sweep ends in its middle for it.
+    """
+    try:
+        folder = resumed_from(config)
+        tokenizer = None
+        if folder:
+            from runners.harness.train import state as train_state
+
+            digest = corpus.sha256(corpus.read_text(config.corpus.path))
+            train_state.require_same(folder / "last", train_state.identity(config, digest))
+            tokenizer = Tokenizer.load(folder / "last" / "tokenizer.json")
+        corpus.load(config, tokenizer)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def resumed_from(config: TrainConfig) -> Path | None:
+    """The folder of the run to go on from: a path, or its id, of which a prefix is enough."""
+    if config.resume is None:
+        return None
+    state = Path("last") / "state.safetensors"
+    if (absolute(config.resume) / state).is_file():
+        return absolute(config.resume)
+    folder = absolute(config.tracking.dir) / "checkpoints"
+    known = sorted(path.parents[1].name for path in folder.glob(f"*/{state.as_posix()}"))
+    found = [name for name in known if name.startswith(config.resume)]
+    if len(found) != 1:
+        how = "is the beginning of several ids" if found else "no such run"
+        raise ValueError(
+            f"resume={config.resume}: {how}; give the id of one of: "
+            f"{', '.join(found or known) or f'(none has its state in {folder})'}"
+        )
+    return folder / found[0]
+
+
+def prepared(sweep: Sweep) -> Sweep:
+    """The jobs as they are; UsageError where they would replace each other's weights."""
+    if not sweep.lone and any(config.out for config in sweep.configs):
+        raise UsageError(
+            f"out={sweep.configs[0].out}: the {len(sweep.configs)} runs of a sweep would replace "
+            "each other; leave it out, each run's weights are found by its id"
+        )
+    return sweep
