@@ -74,7 +74,7 @@ def _usage() -> str:
     return "\n".join([USAGE.rstrip(), *groups, "", *_OTHER_KEYS])
 
 
-BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, _usage, _prepare)
+BENCH = app.App("bench", job, BenchConfig, check_bench, _around_sweep, _usage, _prepare, keeps=True)
 
 
 def main() -> NoReturn:

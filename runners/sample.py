@@ -55,7 +55,9 @@ def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
     return sample_grid.tracked(sweep)
 
 
-SAMPLE = app.App("sample", job, SampleConfig, check_text, _around_sweep, lambda: USAGE.rstrip())
+SAMPLE = app.App(
+    "sample", job, SampleConfig, check_text, _around_sweep, lambda: USAGE.rstrip(), keeps=True
+)
 
 
 def main() -> NoReturn:

@@ -1,7 +1,7 @@
 """Show the tables of what was measured, any time later."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
@@ -61,7 +61,11 @@ def _tables(config: TablesConfig) -> "list[Table]":
     return [table for table in shown if config.table in ("all", table.name)]
 
 
-TABLES = app.App("tables", job, TablesConfig, usage=lambda: USAGE.rstrip())
+def _no_sweep(sweep: app.Sweep) -> NoReturn:
+    raise UsageError("-m: one command shows one choice of tables; leave it out (sweep=A,B pools)")
+
+
+TABLES = app.App("tables", job, TablesConfig, around_sweep=_no_sweep, usage=lambda: USAGE.rstrip())
 
 
 def main() -> None:

@@ -60,7 +60,9 @@ def _around_sweep(sweep: app.Sweep) -> Iterator[None]:
         yield
 
 
-VERIFY = app.App("verify", job, VerifyConfig, check_text, _around_sweep, lambda: USAGE.rstrip())
+VERIFY = app.App(
+    "verify", job, VerifyConfig, check_text, _around_sweep, lambda: USAGE.rstrip(), keeps=True
+)
 
 
 def main() -> NoReturn:

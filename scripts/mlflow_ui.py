@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runners.harness.local_store import to_uri
+
 
 def main() -> int:
     """Run the server until Ctrl-C; returns its exit status."""
@@ -36,7 +38,7 @@ def main() -> int:
     }
     print(f"http://127.0.0.1:{arguments.port} (Ctrl-C ends it)", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-    command += ["--port", str(arguments.port), "--backend-store-uri", f"sqlite:///{database}"]
+    command += ["--port", str(arguments.port), "--backend-store-uri", to_uri(database)]
     server = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
     try:

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from runners.harness import cell, environment, identity, inputs, plan, resume, sweep
-from runners.harness.result import CellResult
+from runners.harness.result import TRACKED, CellResult
 from runners.harness.schema import BenchConfig, DeviceConfig, PromptConfig
 from runners.harness.tables import cells
-from runners.harness.tracking import TRACKED, Store
+from runners.harness.tracking import Store
 from tests import small_text
 from tests.train_command import Ended
 from tinygpt.checkpoint import random_model, save_model

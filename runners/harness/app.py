@@ -55,6 +55,8 @@ class Sweep:
     """Whether it is no sweep: one job, asked for without -m."""
     done: set[int] = field(default_factory=set)
     """Numbers of the jobs that need not run, since it is an old sweep that goes on."""
+    resumed: bool = False
+    """Whether it is an old sweep, whose folder is there."""
     rerun_of: str | None = None
     """The id of the sweep that this one runs again."""
 
@@ -89,6 +91,8 @@ class App:
     prepare: Callable[[Sweep], Sweep] = lambda sweep: sweep
     """What is to run, before anything is made: may go on with an old sweep, or refuse, or tell its
     plan and leave (SystemExit)."""
+    keeps: bool = False
+    """Whether each job has a folder of its own, in which its result is kept."""
     leaves: Callable[[str], bool] = lambda word: False
     """Whether a KEY=VALUE word of the command is not for its own config."""
     words: list[str] = field(default_factory=list)

@@ -5,7 +5,6 @@ told once, and gets what it missed with the next figures.
 """
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from runners.harness import progress
 from runners.harness.app import Sweep
 from runners.harness.config import digest
 from runners.harness.errors import UsageError
-from runners.harness.result import Place, owner, write_json
+from runners.harness.result import Place, discard, owner, write_json
 from runners.harness.schema import TrackingConfig
 from runners.harness.tracking import Store, TrackingError, open_store
 
@@ -35,8 +34,8 @@ class Delivery:
         try:
             self._run_id = self._store.open_cell(place.folder)
         except TrackingError as error:
-            shutil.rmtree(place.folder, ignore_errors=True)
-            raise UsageError(f"tracking: {error}; nothing was run") from None
+            discard(place.folder)
+            raise UsageError(f"nothing was run; tracking: {error}") from None
 
     def __call__(self, rows: Sequence[dict[str, float]], files: Sequence[Path] = ()) -> None:
         """Deliver figures by their ``step``, and files that are new or changed."""
@@ -107,7 +106,7 @@ def tracked_sweep(
     try:
         run_id = _begin(store, kind, sweep)
     except TrackingError as error:
-        raise UsageError(f"tracking: {error}; nothing was run") from None
+        raise UsageError(f"nothing was run; tracking: {error}") from None
     outcome = "interrupted"
     try:
         yield

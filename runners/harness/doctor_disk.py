@@ -36,16 +36,16 @@ class Finding:
 
 
 class Processes:
-    """The processes of this host, as of when this is made."""
+    """The processes of this host, as of when this is made; those of host ``gone`` are gone."""
 
-    def __init__(self) -> None:
-        self.host = platform.node()
+    def __init__(self, gone: str | None = None) -> None:
+        self.host, self._gone = platform.node(), gone
         self._pids = set(psutil.pids())
 
     def state(self, owner: Mapping[str, Any]) -> State:
         """Whether the process is alive that calls itself by host, pid and process_started."""
         if owner["host"] != self.host:
-            return "elsewhere"
+            return "gone" if owner["host"] == self._gone else "elsewhere"
         pid = int(owner["pid"])
         if pid not in self._pids and not psutil.pid_exists(pid):  # another user's may be hidden
             return "gone"
@@ -123,11 +123,13 @@ def last_change(cell: Cell) -> float:
     return max([float(cell.facts["started"]), *times])
 
 
-def scan(folder: Path) -> tuple[list[Unit], Processes]:
-    """The sweeps and lone cells of a results folder, and which processes there were after it."""
+def scan(folder: Path, gone: str | None = None) -> tuple[list[Unit], Processes]:
+    """The sweeps and lone cells of a results folder, and which processes there were after it;
+    those of host ``gone`` are gone.
+    """
     units = [_sweep(path) for path in _folders(folder / "sweeps")]
     units += [_lone(path) for path in _folders(folder / "cells")]
-    processes = Processes()
+    processes = Processes(gone)
     for cell in (cell for unit in units for cell in unit.cells):
         if cell.running and processes.state(cell.facts) == "gone":
             cell.facts |= read_facts(cell.folder / "cell.json", _CELL)[0]

@@ -18,6 +18,7 @@ from runners.harness import app, environment, inputs, original, verdict
 from runners.harness.config import CONFIG_ERRORS, flatten, one_line, to_config, to_dict
 from runners.harness.delivery import outcome_of, sum_up, tracked_sweep
 from runners.harness.errors import UsageError
+from runners.harness.folders import check_store
 from runners.harness.keep import Kept, keep
 from runners.harness.kinds import KINDS
 from runners.harness.original import Again, Original
@@ -48,6 +49,7 @@ def rerun(config: RerunConfig, words: Sequence[str]) -> list[app.Finished]:
     if config.strict:
         _refuse_drift(jobs)
     _tell(top, jobs)
+    check_store(config.tracking, olds[0].kind)
     typed = [f"run={config.run}" if config.run else f"config={config.config}", *words]
     folder = absolute(config.tracking.dir)
     if len(jobs) == 1:

@@ -21,9 +21,9 @@ from runners.harness.checks import read_prompt
 from runners.harness.config import digest, from_dict, to_dict
 from runners.harness.doctor_disk import Processes
 from runners.harness.errors import UsageError
-from runners.harness.result import Place
+from runners.harness.result import TRACKED, Place
 from runners.harness.schema import BenchConfig, RunConfig
-from runners.harness.tracking import TRACKED, Store, TrackingError, open_store
+from runners.harness.tracking import Store, TrackingError, open_store
 from tinygpt.model import GPT
 
 
@@ -69,7 +69,7 @@ def reopened(sweep: Sweep, old: Previous) -> Sweep:
         jobs.append(job)
         configs.append(config)
     done = done_cells(old.folder, dict(enumerate(configs)))
-    return replace(sweep, folder=old.folder, jobs=jobs, configs=configs, done=done)
+    return replace(sweep, folder=old.folder, jobs=jobs, configs=configs, done=done, resumed=True)
 
 
 def finished(config: BenchConfig) -> Finished | None:

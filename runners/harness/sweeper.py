@@ -14,7 +14,7 @@ from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from runners.harness import app
+from runners.harness import app, folders
 from runners.harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class CheckBeforeRun(Callback):
         words = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         assert isinstance(words, list)
         folder = Path(config.hydra.run.dir).absolute()
-        entry.prepare(app.Sweep(folder, words, [words], [checked], lone=True))
+        folders.check_job(entry, config.hydra)
+        sweep = app.Sweep(folder, words, [words], [checked], lone=True)
+        folders.check_sweep(entry, entry.prepare(sweep))
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if kwargs["job_return"].status is JobStatus.COMPLETED:
@@ -51,9 +53,14 @@ def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
     overrides = parser.parse_overrides(self._parse_config() + list(arguments))
     overrides.sort(key=lambda override: override.key_or_group != "round")
     jobs = self.split_arguments(overrides, None)[0]
-    configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
     folder = Path(self.config.hydra.sweep.dir).absolute()
+    configs = []
+    for job in jobs:
+        composed = loader.load_sweep_config(self.config, job)
+        configs.append(entry.checked(composed))
+        folders.check_job(entry, composed.hydra, folder)
     sweep = entry.prepare(app.Sweep(folder, list(arguments), jobs, configs))
+    folders.check_sweep(entry, sweep)
     if sweep.folder != folder:
         _use_id(self.config, sweep.folder.name)
     with entry.around_sweep(sweep):
