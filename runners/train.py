@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from runners.harness import app, corpus
 from runners.harness.config import to_config, to_dict
 from runners.harness.errors import UsageError
-from runners.harness.paths import absolute
+from runners.harness.paths import absolute, why_not_published
 from runners.harness.train_schema import TrainConfig
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def check(config: TrainConfig) -> None:
         resumed_from(config)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    folder = absolute(config.tracking.dir) / "checkpoints" / (config.out or "")
+    refused = why_not_published(folder) if config.out else ""
+    if refused:
+        raise UsageError(f"out={config.out}: {refused}")
 
 
 def resumed_from(config: TrainConfig) -> Path | None:
@@ -73,6 +77,9 @@ def job(cfg: DictConfig) -> app.Finished:
     place = result.Place.of_job()
     resumed = tokenizer = None
     try:
+        new = train_state.checkpoint_folder(config, place.cell)
+        if new.exists():
+            raise ValueError(f"{new}: is there already, and not of this run; nothing is replaced")
         folder = resumed_from(config)
         if folder:
             digest = corpus.sha256(corpus.read_text(config.corpus.path))
@@ -84,7 +91,10 @@ def job(cfg: DictConfig) -> app.Finished:
         with suppress(OSError):
             place.folder.rmdir()  # Hydra's, and empty
         raise UsageError(str(error)) from None
-    result.begin(place, "train", to_dict(config))
+    try:
+        result.begin(place, "train", to_dict(config))
+    except OSError as error:
+        raise UsageError(f"{place.folder}: {error}; nothing was run") from None
     delivery = Delivery(config.tracking, place)
     measured = train_run.train(config, text, place, resumed, delivery)
     result.finish(place, measured)
@@ -131,7 +141,7 @@ def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
     return tracked_sweep("train", sweep)
 
 
-TRAIN = app.App("train", job, TrainConfig, check, _around_sweep, lambda: USAGE.rstrip())
+TRAIN = app.App("train", job, TrainConfig, check, _around_sweep, lambda: USAGE.rstrip(), keeps=True)
 
 
 def main() -> NoReturn:

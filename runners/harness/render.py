@@ -18,6 +18,7 @@ from rich.text import Text
 
 from runners.harness import engine_table, tables
 from runners.harness.columns import HEADINGS, insert_after, numeric, texts
+from runners.harness.result import TABLES
 from runners.harness.stream import reader_gone
 
 _CELL_COLUMNS = (
@@ -156,7 +157,9 @@ def write(folder: Path, shown: list[Table], whole: pd.DataFrame) -> None:
             ("json", to_json(frame)),
             ("md", to_markdown(table)),
         ):
-            (folder / f"{table.name}.{suffix}").write_text(text, encoding="utf-8")
+            name = f"{table.name}.{suffix}"
+            assert name in TABLES, f"{name}: unknown to TABLES, so that prune would not remove it"
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def to_csv(frame: pd.DataFrame) -> str:

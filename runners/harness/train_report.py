@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from runners.harness.corpus import Corpus
+from runners.harness.paths import TRAIN
 from runners.harness.train_schema import TrainConfig
 from runners.harness.training import Row
 from tinygpt.cache import make_cache
@@ -46,7 +47,7 @@ def scores(losses: dict[str, float], corpus: Corpus) -> list[Score]:
 
 def command(overrides: Sequence[str], private: bool = False) -> str:
     """The command of a run; unless ``private``, without what belongs to one machine."""
-    words = ["python -m runners.train"]
+    words = [TRAIN]
     for word in overrides:
         key, _, value = word.partition("=")
         if not private and key == "corpus.path":

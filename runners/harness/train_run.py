@@ -19,7 +19,7 @@ from runners.harness import baselines, inputs, train_report, train_state
 from runners.harness.corpus import Corpus
 from runners.harness.errors import first_line
 from runners.harness.inputs import threads
-from runners.harness.result import CellResult, Place
+from runners.harness.result import LOSSES, SAMPLES, STEPS, CellResult, Place
 from runners.harness.stopping import stop_requests
 from runners.harness.train_progress import TrainProgress
 from runners.harness.train_report import Score
@@ -135,7 +135,7 @@ class _Run:
             train_state.restore(resumed.state, trainer)
             for row in resumed.state.history:
                 self._keep(row)
-            shutil.copytree(resumed.folder, self.folder, dirs_exist_ok=True)
+            shutil.copytree(resumed.folder, self.folder)
             self.result.tags["tinygpt.resumed_from"] = resumed.folder.name
         return trainer
 
@@ -166,7 +166,7 @@ class _Run:
         train_state.save(self.folder / "last", trainer, self.facts, self.history)
         self._save_checkpoint(trainer, self.folder / "last", self.history[-1])
         lines = "".join(json.dumps(row) + "\n" for row in self.history)
-        (self.place.folder / "steps.jsonl").write_text(lines, encoding="utf-8")
+        (self.place.folder / STEPS).write_text(lines, encoding="utf-8")
 
     def _save_checkpoint(self, trainer: Trainer, folder: Path, row: Row) -> None:
         tokenizer, found = self.corpus.tokenizer, []
@@ -186,7 +186,7 @@ class _Run:
     def _sample(self, trainer: Trainer) -> None:
         sample = train_report.sample(trainer.model, self.corpus.tokenizer, self.config)
         self.result.generations.append({"step": trainer.done, **sample})
-        path = self.place.folder / "samples.txt"
+        path = self.place.folder / SAMPLES
         with path.open("a", encoding="utf-8") as file:
             file.write(f"--- step {trainer.done}\n{sample['text']}\n\n")
         self._deliver(path)
@@ -220,5 +220,5 @@ class _Run:
             if self.config.out and trainer.done == self.config.train.steps:
                 out = train_state.checkpoint_folder(self.config, self.config.out)
                 train_state.publish(self.folder, out)
-        train_report.draw_losses(self.history, self.baselines, self.place.folder / "loss.png")
+        train_report.draw_losses(self.history, self.baselines, self.place.folder / LOSSES)
         self._deliver()
