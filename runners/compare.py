@@ -5,6 +5,7 @@ What differs in machine, threads, torch and code is told first: it may be the re
 
 import json
 import sys
+from dataclasses import asdict
 from typing import NoReturn
 
 from omegaconf import DictConfig
@@ -25,20 +26,23 @@ usage: python -m runners.compare a=ID b=ID [fail_if_slower=5%] [format=rich]
   a, b     ids of sweeps or lone cells of bench, or a cell of a sweep, ID-NUMBER; the beginning of
            an id is enough; latest
   fail_if_slower    a share such as 5% or 0.05: exit status 1 where a cell of b, or the mean of
-           all, is slower than a's by more than that and the whole interval says so
+           all, is slower than a's by more than that and the whole interval says so; 3 where a
+           cell cannot be judged, with the command that would make it so
   format   rich (terminal), md, csv (the cells; all else on stderr), json (one object)
   tracking.dir, tracking.uri    where to look
 
 Cells are matched by model, weights, prompt, lengths, batch, sampling, seed, engine, precision,
 cache and device, and rounds are pooled; machine, threads, torch and code may differ and are told
-first. Intervals are at 99 %, and b is faster or slower only where all of it is, by 5 %.
-exit status: 0 compared, 1 slower by more than fail_if_slower, 2 the command is wrong or nothing
-matches
+first. Intervals are at 99 %, and b is faster or slower only where all of it is, by 5 %. With 3 or
+4 values a side there is no interval, and b is faster or slower only where the ratio is beyond 2,
+the ranges do not meet and the machine was quiet.
+exit status: 0 compared, and none slower by more than fail_if_slower; 1 one is; 2 the command is
+wrong or nothing matches; 3 none is for sure, and not all could be judged
 """
 
 
-def job(cfg: DictConfig) -> bool:
-    """Print the comparison; whether ``fail_if_slower`` failed."""
+def job(cfg: DictConfig) -> int:
+    """Print the comparison; returns the exit status that ``fail_if_slower`` makes of it."""
     from runners.harness import comparison, comparison_screen
     from runners.harness.tracking import TrackingError, open_store
 
@@ -49,21 +53,17 @@ def job(cfg: DictConfig) -> bool:
         found = comparison.compare(a, b)
     except (ValueError, TrackingError) as error:
         raise UsageError(str(error)) from None
-    failed, line = comparison_screen.gate(found, config) if config.fail_if_slower else (False, "")
+    gate = comparison_screen.gate(found, config) if config.fail_if_slower else None
     if config.format == "json":
-        gate = {"failed": failed, "line": line} if line else None
-        print(
-            json.dumps(
-                comparison_screen.to_object(found) | {"fail_if_slower": gate},
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        whole = comparison_screen.to_object(found)
+        whole["fail_if_slower"] = asdict(gate) if gate else None
+        print(json.dumps(whole, indent=1, ensure_ascii=False))
     else:
         comparison_screen.show(found, config.format)
-    if line:
-        print(line, file=sys.stdout if config.format in ("rich", "md") else sys.stderr)
-    return failed
+    if gate is None:
+        return 0
+    print(gate.line, file=sys.stdout if config.format in ("rich", "md") else sys.stderr)
+    return gate.status
 
 
 def _no_sweep(sweep: app.Sweep) -> NoReturn:
@@ -77,7 +77,7 @@ COMPARE = app.App(
 
 def main() -> NoReturn:
     """Entry point of ``python -m runners.compare`` and ``tinygpt-compare``."""
-    sys.exit(app.run(COMPARE) or int(any(COMPARE.returned)))
+    sys.exit(app.run(COMPARE) or max(COMPARE.returned, default=0))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,9 @@ usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
 
 groups: model, device, length, cache, sampler, engine, precision
 keys: checkpoint (holmes; a name, a training run's id, a folder), prompt.text|file|jsonl, stop (a
-string that ends the text; null for none), seed, tracking.dir|uri, and every field of a group by
-value; `--cfg job` prints the config that a command composes to.
+string that ends the text; $'\\n' is a line feed in bash and zsh, null is none), seed,
+tracking.dir|uri, and every field of a group by value; `--cfg job` prints the config that a command
+composes to.
 """
 
 

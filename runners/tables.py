@@ -19,9 +19,11 @@ usage: python -m runners.tables [sweep=latest] [table=all] [where='...'] [format
   python -m runners.tables                                  the newest sweep's tables again
   python -m runners.tables table=runs                       what is in the store, with its ids
   python -m runners.tables sweep=3fa9,b01c table=cache format=csv
+  python -m runners.tables sweep=3fa9c07d-0,b01c2e11-3    one cell of each sweep
   python -m runners.tables where='batch.size>=4 and device=cpu'
 
-  sweep    id of a sweep or a lone cell, a prefix is enough; several with commas; latest
+  sweep    id of a sweep or a lone cell, a prefix is enough, or ID-NUMBER, one cell of a sweep;
+           several with commas; latest
   table    cells, cache, device, engine, or all; runs
   where    which cells: conditions KEY=VALUE, or == != < <= > >=, joined by and; a value with
            spaces in quotes. KEY: a key of the config (sampler.temperature), a group (device,

@@ -5,7 +5,7 @@ MLflow gets the figures as they come, and the best weights get a name once all s
 """
 
 import sys
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -16,6 +16,7 @@ from runners.harness.config import to_config, to_dict
 from runners.harness.errors import UsageError
 from runners.harness.paths import absolute, why_not_published
 from runners.harness.train_schema import TrainConfig
+from tinygpt.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from runners.harness.result import CellResult, Place
@@ -36,10 +37,20 @@ tracking.dir|uri; `--cfg job` prints the config that a command composes to.
 
 
 def check(config: TrainConfig) -> None:
-    """What a run needs from the file system is there; UsageError otherwise."""
+    """The text will do, and what to go on from is there and is the same run; UsageError otherwise.
+
+    All that can be known before a job runs, so that no sweep ends in its middle for it.
+    """
     try:
-        corpus.read_text(config.corpus.path)
-        resumed_from(config)
+        folder = resumed_from(config)
+        tokenizer = None
+        if folder:
+            from runners.harness import train_state
+
+            digest = corpus.sha256(corpus.read_text(config.corpus.path))
+            train_state.require_same(folder / "last", train_state.identity(config, digest))
+            tokenizer = Tokenizer.load(folder / "last" / "tokenizer.json")
+        corpus.load(config, tokenizer)
     except ValueError as error:
         raise UsageError(str(error)) from None
     folder = absolute(config.tracking.dir) / "checkpoints" / (config.out or "")
@@ -69,34 +80,24 @@ def resumed_from(config: TrainConfig) -> Path | None:
 
 def job(cfg: DictConfig) -> app.Finished:
     """Train once and keep what came of it: on disk first, in MLflow second."""
-    from runners.harness import result, train_run, train_state
+    from runners.harness import inputs, result, train_run
     from runners.harness.delivery import Delivery
-    from tinygpt.tokenizer import Tokenizer
+    from runners.harness.tracking import TrackingError
 
     config = to_config(cfg, TrainConfig)
     place = result.Place.of_job()
-    resumed = tokenizer = None
-    try:
-        new = train_state.checkpoint_folder(config, place.cell)
-        if new.exists():
-            raise ValueError(f"{new}: is there already, and not of this run; nothing is replaced")
-        folder = resumed_from(config)
-        if folder:
-            digest = corpus.sha256(corpus.read_text(config.corpus.path))
-            state = train_state.read(folder / "last", train_state.identity(config, digest))
-            resumed = train_run.Resumed(folder, state)
-            tokenizer = Tokenizer.load(folder / "last" / "tokenizer.json")
-        text = corpus.load(config, tokenizer)
-    except ValueError as error:
-        with suppress(OSError):
-            place.folder.rmdir()  # Hydra's, and empty
-        raise UsageError(str(error)) from None
-    try:
+    with inputs.threads(config.device, []):
         result.begin(place, "train", to_dict(config))
-    except OSError as error:
-        raise UsageError(f"{place.folder}: {error}; nothing was run") from None
-    delivery = Delivery(config.tracking, place)
-    measured = train_run.train(config, text, place, resumed, delivery)
+    try:
+        delivery = Delivery(config.tracking, place)
+    except TrackingError as error:
+        reason = f"nothing was run; tracking: {error}"
+        if place.sweep is None:
+            result.discard(place.folder)
+            raise UsageError(reason) from None
+        result.finish(place, result.CellResult("failed", reason))
+        return app.Finished(place.cell, "failed", reason, tracked=False)
+    measured = train_run.train(config, resumed_from(config), place, delivery)
     result.finish(place, measured)
     delivery.finish()
     _tell(config, place, measured)

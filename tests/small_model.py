@@ -19,6 +19,8 @@ NANO = ModelConfig(
 )
 FP32, BF16, INT8 = (PrecisionConfig(kind=kind) for kind in ("fp32", "bf16", "int8"))
 CPU = torch.device("cpu")
+EXACT = CacheConfig()
+"""Any exact cache is gated like any other."""
 
 
 def greedy(logits: Tensor) -> Tensor:

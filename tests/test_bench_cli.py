@@ -24,6 +24,7 @@ from runners.harness.config import flatten
 from runners.harness.schema import BenchConfig
 from runners.harness.tables import cache_speedup, cells
 from runners.harness.tracking import Store
+from tests.train_command import Ended
 from tinygpt.cache import RollingCache, Step, _Positions
 
 Bench = Callable[..., tuple[int, str, str]]
@@ -409,7 +410,7 @@ WRONG = [
     ("sampler.temperature=hot", "sampler.temperature: 'hot' is not a number"),
     ("batch.size=-3", "batch.size=-3: must be from 1 to"),
     ("checkpoint=nothere", "checkpoint=nothere: no such checkpoint"),
-    ("prompt.file=not/here.txt", "prompt.file=not/here.txt: cannot be read"),
+    ("prompt.file=not/here.txt", "/not/here.txt: cannot be read"),
     ("prompt.text=''", "prompt.text= is empty"),
     ("experiment=nothere", "experiment=nothere: no such option; choose one of "),
     ("batch.size", "batch.size"),
@@ -610,6 +611,15 @@ def test_h2_a_missing_device_is_skipped_or_failed_as_told(
     assert "CUDA" in run.data.tags["tinygpt.reason"]
     assert run.info.status == ("FINISHED" if status == 0 else "FAILED")
     assert "CUDA" in err
+
+
+@pytest.mark.usefixtures("instant")
+def test_each_cell_s_environment_has_its_own_threads(
+    entry: Callable[..., Ended], results: Path
+) -> None:
+    assert entry("bench", results, "-m", "model=nano", "device.threads=2,3").status == 0
+    told = [json.loads((f / "environment.json").read_text())["threads"] for f in folders(results)]
+    assert [threads["torch"] for threads in told] == [2, 3]
 
 
 @pytest.mark.parametrize(

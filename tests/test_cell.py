@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from runners.harness import cell, environment, gate, identity, inputs, result
+from runners.harness import cell, environment, gate, identity, inputs, machine, result
 from runners.harness.cell import run_cell
 from runners.harness.config import to_dict
 from runners.harness.result import CellResult, Place
@@ -24,6 +24,7 @@ from runners.harness.schema import (
     TimingConfig,
     TrackingConfig,
 )
+from tests.live_bytes import LiveBytes
 from tinygpt.checkpoint import random_model
 from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig, SamplerConfig
 
@@ -188,10 +189,20 @@ def test_int8_passes_the_gate_of_fp32_and_says_what_is_held() -> None:
 
 def test_a_cell_says_its_share_of_the_limit(plain: CellResult) -> None:
     limit, tpot = plain.metrics["limit_ms"], plain.metrics["tpot_ms"]
-    assert 0 < limit < tpot
+    assert min(limit, tpot) > 0
     assert plain.metrics["limit_share"] == limit / tpot
     for other in (config(cache=CACHES["none"]), config(length=LengthConfig(new_tokens=1))):
         assert "limit_ms" not in run_cell(other).metrics
+
+
+def test_a_cell_says_what_other_processes_took_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = iter([machine.CpuTime(0.0, 2, 10.0, 1.0), machine.CpuTime(4.0, 2, 16.0, 5.0)])
+    monkeypatch.setattr(machine, "cpu_time", lambda: next(moments))
+    assert run_cell(config(**ONCE)).metrics["others_cpu_share"] == 0.25
+    monkeypatch.setattr(machine, "cpu_time", lambda: None)
+    assert "others_cpu_share" not in run_cell(config(**ONCE)).metrics
 
 
 def test_past_the_window_a_cell_is_ok() -> None:
@@ -344,6 +355,54 @@ def test_h9_a_cell_that_cannot_fit_is_foreseen(monkeypatch: pytest.MonkeyPatch) 
     assert measured.outcome == "oom"
     assert "2.0 GB are free" in measured.reason
     assert "batch.size" in measured.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"prompt": PromptConfig(tokens=2**31 - 1)}, "ids 34.4"),
+        ({"length": LengthConfig(new_tokens=2**31 - 1)}, "ids 171.8"),
+        ({"length": LengthConfig(new_tokens=10**8), "cache": CACHES["none"]}, "ids 8.0"),
+        ({"prompt": PromptConfig(tokens=10**8), "batch": BatchConfig(size=4)}, "ids 6.4"),
+    ],
+    ids=["prompt", "new tokens", "without a cache", "rows"],
+)
+def test_everything_that_is_allocated_counts(
+    changes: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "available_bytes", lambda: 4_000_000_000)
+    monkeypatch.setattr(inputs, "make_prompt", lambda *_: pytest.fail("it was not foreseen"))
+    measured = run_cell(config(**changes))
+    assert measured.outcome == "oom"
+    assert what in measured.reason
+    assert "prompt.tokens" in measured.reason
+
+
+def test_the_host_counts_for_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "available_bytes", lambda: 4_000_000_000)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80_000_000_000, 80_000_000_000))
+    long = config(prompt=PromptConfig(tokens=2**31 - 1))
+    assert "4.0 GB are free" in inputs.memory_shortage(long, torch.device("cuda"))
+    assert inputs.memory_shortage(config(), torch.device("cuda")) == ""
+
+
+@pytest.mark.parametrize("batch", [1, 9])
+@pytest.mark.parametrize("sampler", [SamplerConfig(), SAMPLED])
+@pytest.mark.parametrize("kind", CACHES)
+def test_what_a_cell_needs_is_foreseen_to_a_small_factor(
+    kind: str, sampler: SamplerConfig, batch: int
+) -> None:
+    """The tensors alive at once, weights and gate included, against the estimate."""
+    cell = config(
+        model=ModelConfig(n_layers=2),
+        cache=CACHES[kind],
+        sampler=sampler,
+        batch=BatchConfig(size=batch),
+        length=LengthConfig(new_tokens=20),
+    )
+    with LiveBytes() as counted:
+        assert run_cell(cell).outcome == "ok"
+    assert counted.peak < inputs.needed_bytes(cell).total < 4 * counted.peak
 
 
 @pytest.mark.parametrize(

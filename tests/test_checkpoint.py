@@ -186,6 +186,21 @@ def test_c6_a_save_that_fails_leaves_the_old_file(
     assert weights_sha256(load_model(saved, SMALL)) == weights_sha256(random_model(SMALL, seed=1))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_named_as_such(value: float, tmp_path: Path) -> None:
+    model = random_model(SMALL, seed=1)
+    with torch.no_grad():
+        model.norm.weight[3] = value
+        model.blocks[1].mlp.down.weight[0, :2] = value
+    save_model(model, tmp_path)
+    said = (
+        rf"model\.safetensors: 3 of {SMALL.n_parameters:,} weights are NaN or infinite, first in "
+        r"model\.layers\.1\.mlp\.down_proj\.weight; the file is damaged, or training went wrong"
+    )
+    with pytest.raises(ValueError, match=said):
+        load_model(tmp_path, SMALL)
+
+
 def test_a_save_leaves_two_files(saved: Path) -> None:
     save_model(random_model(SMALL, seed=2), saved)
     assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]
@@ -198,6 +213,20 @@ def test_a_seed_is_its_weights() -> None:
     for name, parameter in two.named_parameters():
         if parameter.dim() > 1:
             assert not torch.equal(parameter, dict(one.named_parameters())[name]), name
+
+
+def test_the_whole_seed_counts() -> None:
+    """Of a seed that torch's generator would cut to 32 bits, too; below, weights are what they
+    were.
+    """
+    seeds = [1, 2**32 - 1, 2**32, 2**32 + 1, 2**33 + 1, 2**63 - 1]
+    found = [weights_sha256(random_model(SMALL, seed)) for seed in seeds]
+    assert len(set(found)) == len(seeds)
+    for seed in seeds[:2]:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.rand(SMALL.vocab_size, SMALL.d_model, generator=generator)
+        ours = random_model(SMALL, seed).emb.weight
+        assert torch.equal(ours, (2.0 * drawn - 1.0) * (3.0**0.5 * 0.02))
 
 
 def test_random_weights_leave_the_global_generator_alone() -> None:

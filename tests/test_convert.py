@@ -189,7 +189,7 @@ def test_another_kind_of_block_is_one_line(
         ("--heads=3", "--heads=3: must divide the attention's width of 32"),
         ("--heads=0", "--heads=0: must divide"),
         ("--context=0", "context_length=0: must be at least 1"),
-        ("--tokenizer=gone.json", "gone.json: no tokenizer.json"),
+        ("--tokenizer=gone.json", "gone.json: cannot be read"),
     ],
 )
 def test_an_option_that_does_not_fit_is_one_line(

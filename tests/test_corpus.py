@@ -95,7 +95,9 @@ def test_a_text_that_cannot_be_learnt_is_one_line(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("path", "said"), [(None, "no text is given"), ("gone", "no such file")])
+@pytest.mark.parametrize(
+    ("path", "said"), [(None, "no text is given"), ("gone", "corpus.path=gone: cannot be read")]
+)
 def test_a_text_that_is_not_there_is_one_line(path: str | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         corpus.read_text(path)

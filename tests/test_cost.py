@@ -1,18 +1,14 @@
 """Arithmetic against counting: operations of real passes, bytes of real weights and caches."""
 
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.live_bytes import LiveBytes
 from tinygpt import cost
 from tinygpt.cache import KVCache, make_cache
 from tinygpt.checkpoint import cast, random_model
@@ -137,26 +133,6 @@ def test_cache_bytes_are_those_of_real_caches(kind: str, precision: str, tokens:
         for _ in range(tokens):
             model.step(torch.zeros(3, 1, dtype=torch.long), cache)
     assert cache.nbytes == cost.kv_cache_bytes(SMALL, 3, tokens, config.bytes_per_value)
-
-
-class LiveBytes(TorchDispatchMode):
-    """The most bytes that results of operations held at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                if storage.data_ptr() not in self.live:
-                    self.live[storage.data_ptr()] = storage.nbytes()
-                    weakref.finalize(storage, self.live.pop, storage.data_ptr(), None)
-        self.peak = max(self.peak, sum(self.live.values()))
-        return out
 
 
 @pytest.mark.parametrize(("batch", "tokens"), [(1, 256), (4, 64), (16, 1)])

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from runners.harness import gate
-from tests.small_model import BF16, CPU, FP32, INT8, NANO, engine_for, random_ids
+from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, random_ids
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
 from tinygpt.engines import make_engine, unsupported
@@ -88,7 +88,9 @@ def test_replays_write_the_eager_text_past_the_wrap(batch: int, prompt_tokens: i
 @pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=lambda p: p.kind)
 def test_the_gate_passes(precision: PrecisionConfig) -> None:
     model = weights(precision=precision)
-    found = gate.check(engine_over(model, batch=2), model, random_ids(model, 2, 8), 50, precision)
+    found = gate.check(
+        engine_over(model, batch=2), model, random_ids(model, 2, 8), 50, precision, EXACT
+    )
     assert found.reason == ""
 
 
@@ -101,7 +103,7 @@ def test_a_position_that_the_host_knows_is_found_out() -> None:
     cache.step = lambda n: step(cache, n)  # type: ignore[method-assign]
     engine._cache.reset()
     engine._replay = Recorded(engine._body)
-    found = gate.check(engine, model, random_ids(model, 1, 8), 50, FP32)
+    found = gate.check(engine, model, random_ids(model, 1, 8), 50, FP32, EXACT)
     assert "logits differ" in found.reason
 
 

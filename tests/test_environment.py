@@ -18,9 +18,10 @@ import psutil
 import pytest
 import torch
 
-from runners.harness import environment, gpu, machine, result
+from runners.harness import environment, gpu, inputs, machine, result
 from runners.harness.environment import Difference, differences
 from runners.harness.result import CellResult, Place
+from runners.harness.schema import DeviceConfig
 
 Files = Callable[..., None]
 ROOT = Path(__file__).resolve().parents[1]
@@ -268,7 +269,6 @@ def test_this_machine_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = environment.collect.__wrapped__()
     assert facts["settings"].items() >= {("KMP_BLOCKTIME", "0"), ("OMP_WAIT_POLICY", "passive")}
     assert "TINYGPT_SECRET" not in facts["settings"]
-    assert facts["threads"]["torch"] == torch.get_num_threads()
     assert facts["cpu"]["capability"] == torch.backends.cpu.get_cpu_capability()
     assert facts["packages"]["torch"] == torch.__version__
     assert facts["python"] == platform.python_version()
@@ -277,9 +277,13 @@ def test_this_machine_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.collect() is environment.collect()
 
 
-def test_versions_are_those_of_the_metadata() -> None:
+def test_versions_are_those_of_the_metadata_and_torch_s_has_its_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wanted = {name: metadata.version(name) for name in environment.PACKAGES}
-    assert environment.collect()["packages"] == wanted
+    assert environment.collect()["packages"] == wanted | {"torch": torch.__version__}
+    monkeypatch.setattr(torch, "__version__", "2.14.1+cu130")  # its metadata may say 2.14.1
+    assert environment.collect.__wrapped__()["packages"]["torch"] == "2.14.1+cu130"
     assert environment._version("no-such-package") is None
 
 
@@ -591,6 +595,16 @@ def test_a_cell_keeps_the_noise_at_its_start_and_at_its_end(
     assert kept("cell.json")["load_average"] == [0.5] * 3
 
 
+def test_each_cell_of_a_process_keeps_its_own_threads(tmp_path: Path) -> None:
+    for wanted in (1, 2):
+        place = Place(tmp_path / str(wanted), "id", None, 0, {}, [])
+        with inputs.threads(DeviceConfig(threads=wanted), []):
+            result.begin(place, "bench", {})
+        facts = json.loads((place.folder / "environment.json").read_text(encoding="utf-8"))
+        assert facts["threads"]["torch"] == wanted
+        assert facts["threads"]["interop"] == torch.get_num_interop_threads()
+
+
 def test_who_ends_another_s_cell_has_not_seen_its_end(tmp_path: Path) -> None:
     place = Place(tmp_path / "cell", "id", None, 0, {}, [])
     result.begin(place, "bench", {})
@@ -647,6 +661,18 @@ DIFFERENCES: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]] 
         [],
     ),
     (OLD, changed(packages={"torch": "2.14.1"}), [("versions", "torch 2.13.0 -> 2.14.1")]),
+    (
+        changed(packages={"torch": "2.13.0+cpu"}),
+        changed(packages={"torch": "2.13.0+cu130"}),
+        [("versions", "torch 2.13.0+cpu -> 2.13.0+cu130")],
+    ),
+    (OLD, changed(packages={"torch": "2.13.0+cu130"}), []),  # an older record has no build
+    (changed(packages={"torch": "2.13.0+cu130"}), OLD, []),
+    (
+        OLD,
+        changed(packages={"torch": "2.14.1+cpu"}),
+        [("versions", "torch 2.13.0 -> 2.14.1+cpu")],
+    ),
     (OLD, changed(packages={"torch": None}), [("versions", "torch 2.13.0 -> none")]),
     (OLD, changed(packages={"rich": "15.0"}), []),  # an older record did not ask
     (OLD, changed(python="3.12.1"), [("versions", "python 3.11.7 -> 3.12.1")]),

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from runners.harness import gate
 from runners.harness.gate import GateResult
-from tests.small_model import BF16, CPU, FP32, INT8, NANO, engine_for, greedy, random_ids
+from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, greedy, random_ids
 from tinygpt.cache import CACHES, RollingCache, StaticCache, Step
 from tinygpt.checkpoint import cast, random_model
-from tinygpt.config import CACHE_KINDS, ModelConfig, PrecisionConfig
+from tinygpt.config import CACHE_KINDS, CacheConfig, ModelConfig, PrecisionConfig
 from tinygpt.generation import OnToken, Pick
 from tinygpt.model import GPT
 
@@ -28,7 +28,9 @@ def gated(
 ) -> GateResult:
     model = cast(random_model(config, seed), precision, CPU)
     engine = engine_for(kind, model, batch=batch, max_positions=60, precision=precision)
-    return gate.check(engine, model, random_ids(model, batch, 8), 50, precision)
+    return gate.check(
+        engine, model, random_ids(model, batch, 8), 50, precision, CacheConfig(kind=kind)
+    )
 
 
 @pytest.mark.parametrize("kind", CACHE_KINDS)
@@ -120,7 +122,7 @@ class Stub:
 
 def judge(model: GPT, batch: int, show: Callable[[Tensor], Tensor], **how: Any) -> GateResult:
     engine = Stub(model, show, **how)
-    return gate.check(engine, model, random_ids(model, batch, 8), 5, FP32)
+    return gate.check(engine, model, random_ids(model, batch, 8), 5, FP32, EXACT)
 
 
 def test_the_gate_counts_ties_within_rounding() -> None:
@@ -167,6 +169,6 @@ def test_the_gate_stays_inside_the_window() -> None:
     for tokens, steps in ((8, 32), (60, 5), (64, 1)):
         engine, passes = engine_for("rolling", model, batch=1, max_positions=100), []
         hook = model.head.register_forward_hook(lambda *_, passes=passes: passes.append(1))
-        assert gate.check(engine, model, random_ids(model, 1, tokens), 50, FP32).reason == ""
+        assert gate.check(engine, model, random_ids(model, 1, tokens), 50, FP32, EXACT).reason == ""
         hook.remove()
         assert len(passes) == steps + 1  # and the reference's one

@@ -12,15 +12,17 @@ FORBIDDEN = {"hydra", "omegaconf", "mlflow", "pandas", "runners"}
 
 # Low to high: a module may import only what stands before it.
 LIBRARY = (
-    "config tokenizer rope cache model cost sampling generation quantisation checkpoint engines"
+    "config tokenizer weights seeds rope cache model reference cost sampling generation "
+    "quantisation checkpoint engines"
 ).split()
 HARNESS = (
-    "errors paths stats schema text_schema train_schema tools_schema schemas checks machine gpu "
+    "errors paths text_files stats schema text_schema train_schema tools_schema schemas checks "
+    "machine gpu "
     "drift environment stopping baselines gate overrides config presets corpus record identity "
     "inputs result guard metrics timing limit cell plan progress training train_report "
     "train_state train_progress train_run local_store experiments tracking stored filters stream "
-    "tables engine_table columns render runs_table comparison comparison_screen app folders keep "
-    "delivery doctor_disk doctor_store doctor_file doctor_deliver doctor_prune doctor_unit "
+    "noise tables engine_table columns render runs_table comparison comparison_screen app folders "
+    "keep delivery doctor_disk doctor_store doctor_file doctor_deliver doctor_prune doctor_unit "
     "doctor verify_report watch sampler_checks cache_checks faults verify_screen verify_run "
     "sample_screen text_figures sample_run sample_grid race_run race_screen resume plan_report "
     "sweep kinds original verdict rerun_run sweeper"

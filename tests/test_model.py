@@ -1,5 +1,6 @@
 """The model against transformers' Llama on the same weights: logits, size, tie, first weights."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,58 @@ def test_logits_are_those_of_llama(change: dict[str, object], tmp_path: Path) ->
     ids = random_ids(config, 2, config.context_length)
     with torch.inference_mode():
         torch.testing.assert_close(model(ids), llama(ids).logits, atol=1e-4, rtol=0)
+
+
+_LINEAR = {"rope_type": "linear", "factor": 8.0}
+_THETA = {"rope_type": "default", "rope_theta": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({"rope_parameters": None, "rope_theta": 500.0}, ""),
+        ({"rope_parameters": _THETA, "rope_theta": 70.0}, ""),
+        ({"rope_parameters": _THETA, "rope_scaling": {}}, ""),
+        ({"rope_parameters": _THETA, "rope_scaling": {"type": "default"}, "rope_theta": 70.0}, ""),
+        ({"rope_parameters": _THETA, "rope_scaling": _LINEAR}, "rope_scaling: rope_type=linear"),
+        ({"rope_parameters": _LINEAR}, "rope_parameters: rope_type=linear"),
+        ({"rope_scaling": {"type": "linear", "factor": 8.0}}, "rope_scaling: rope_type=linear"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "rope_type=dynamic"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rope_type=yarn"),
+        ({"rope_parameters": {**_LINEAR, "type": "default"}}, "rope_type=linear"),
+        ({"rope_parameters": {**_THETA, "type": "linear", "factor": 8.0}}, ""),
+        ({"rope_parameters": {**_THETA, "partial_rotary_factor": 0.5}}, ""),
+        ({"partial_rotary_factor": 0.5}, ""),
+        ({"rope_parameters": {"full_attention": _LINEAR}}, "rope_parameters.full_attention="),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": None}}, "rope_theta=None"),
+        ({"rope_scaling": "linear"}, "rope_scaling=linear: must be an object"),
+        ({"sliding_window": 4, "pretraining_tp": 2, "attention_dropout": 0.5}, ""),
+        ({"attention_bias": True}, "attention_bias=True"),
+        ({"mlp_bias": True}, "mlp_bias=True"),
+        ({"hidden_act": "gelu"}, "hidden_act=gelu"),
+        ({"is_causal": False}, "is_causal=False"),
+        ({"per_layer_config": {"0": {"intermediate_size": 8}}}, "per_layer_config="),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config="),
+    ],
+)
+def test_a_config_json_is_read_as_transformers_reads_it_or_refused(
+    change: dict[str, object], refused: str, tmp_path: Path
+) -> None:
+    save_model(random_model(ModelConfig(**SMALL), seed=1), tmp_path)
+    path = tmp_path / "config.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    del written["rope_theta"]  # which change has, where it is about it
+    path.write_text(json.dumps(written | change), encoding="utf-8")
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            ModelConfig.from_llama(json.loads(path.read_text(encoding="utf-8")))
+        return
+    config = ModelConfig.from_llama(json.loads(path.read_text(encoding="utf-8")))
+    llama = LlamaForCausalLM.from_pretrained(tmp_path)
+    ids = random_ids(config, 2, config.context_length)
+    with torch.inference_mode():
+        ours, theirs = load_model(tmp_path, config)(ids), llama(ids).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
 def test_loads_what_llama_saves(tmp_path: Path) -> None:

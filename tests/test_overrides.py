@@ -12,6 +12,8 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import create_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from runners.harness import config as configs
@@ -99,8 +101,22 @@ def test_a_number_that_is_no_option_is_told_the_options() -> None:
         ("False", "False"),
         ("nan", "nan"),
         ("-inf", "-inf"),
-        ("null", None),
         ("'null'", "null"),
+        ("nullable", "nullable"),
+        ("  both ends\t", "  both ends\t"),
+        ("1984 ", "1984 "),
+        (" ", " "),
+        ("naïve", "naïve"),
+        ("it's", "it's"),
+        ('say "hi"', 'say "hi"'),
+        ("a=b", "a=b"),
+        ("~/x", "~/x"),
+        ("one\ntwo", "one\ntwo"),
+        (r"a\nb", r"a\nb"),
+        (r"a\\b", r"a\\b"),
+        (r"two\ words", r"two\ words"),
+        ("a\\", "a\\"),
+        ("$5; #1 & <|x|> %d @y!", "$5; #1 & <|x|> %d @y!"),
         ("'true'", "true"),
         ('"1984"', "1984"),
         ("'a, b'", "a, b"),
@@ -108,7 +124,6 @@ def test_a_number_that_is_no_option_is_told_the_options() -> None:
         ("Holmes", "Holmes"),
         ("two words", "two words"),
         ("' kept '", " kept "),
-        (r"a\, b", "a, b"),
         ("'it\\'s'", "it's"),
         ("a/b:c", "a/b:c"),
         ("'naïve'", "naïve"),
@@ -118,7 +133,26 @@ def test_text_stays_as_typed(typed: str, text: str | None) -> None:
     assert bench(f"prompt.text={typed}").prompt.text == text
 
 
-@pytest.mark.parametrize("key", ["checkpoint", "prompt.file", "tracking.uri"])
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_a_text_is_exact_or_refused_and_a_sweeps_jobs_get_the_same(text: str) -> None:
+    typed = f"stop={text}"
+    try:
+        parsed = OverridesParser.create().parse_overrides([typed])
+    except (UsageError, *configs.CONFIG_ERRORS):
+        return
+    for words in BasicSweeper.split_arguments(parsed, None)[0]:
+        (job,) = OverridesParser.create().parse_overrides(list(words))
+        if parsed[0].is_sweep_override():
+            assert job.value() is None or str(job.value()) in text
+        elif parsed[0].value() is None:
+            assert text.strip().lower() == "null"
+        elif text.lstrip().startswith(("'", '"')):
+            assert job.value() == parsed[0].value()
+        else:
+            assert job.value() == parsed[0].value() == text
+
+
+@pytest.mark.parametrize("key", ["checkpoint", "tracking.uri", "prompt.text"])
 def test_every_text_key_keeps_its_text(key: str) -> None:
     config: Any = bench(f"{key}=83e5")
     for name in key.split("."):
@@ -145,8 +179,8 @@ def test_numbers_stay_numbers_elsewhere() -> None:
         ("prompt.text=Holmes, 007", ["Holmes", "007"]),
         ("prompt.text='a, b',c", ["a, b", "c"]),
         ("prompt.text='1','2'", ["1", "2"]),
-        ("prompt.text=null,a", [None, "a"]),
-        (r"prompt.text=a\,b,c", ["a,b", "c"]),
+        ("prompt.text=two words,b:c", ["two words", "b:c"]),
+        ("prompt.text=choice(two words, b)", ["two words", "b"]),
     ],
 )
 def test_texts_are_swept_as_typed(axis: str, texts: list[str | None]) -> None:
@@ -191,9 +225,18 @@ def test_text_keys_are_those_typed_str() -> None:
     [
         ("[a", "prompt.file=PATH"),
         ("'a", "prompt.file=PATH"),
-        ("a=b", "prompt.file=PATH"),
-        ("naïve", "prompt.file=PATH"),
+        ("a, b", "prompt.file=PATH"),
+        ("a(b)", "prompt.file=PATH"),
         ("cost ${x} and $5", "prompt.file=PATH"),
+        ("'cost ${x} and $5'", "prompt.file=PATH"),
+        ("${seed}", "prompt.file=PATH"),
+        (r"'\${x}'", "prompt.file=PATH"),
+        (r"a\, b", "prompt.file=PATH"),
+        ("str(a)", "prompt.file=PATH"),
+        ("null", "prompt.file=PATH"),
+        ("Null ", "prompt.file=PATH"),
+        ("???", "prompt.file=PATH"),
+        ("'???'", "prompt.file=PATH"),
         ("[a]", "prompt.text"),
         ("{a: 1}", "prompt.text"),
     ],
@@ -207,8 +250,32 @@ def test_what_the_grammar_cannot_carry_is_one_line(typed: str, hint: str) -> Non
     assert len(line) < 300
 
 
-def test_h5_an_escaped_dollar_is_literal() -> None:
-    assert bench(r"prompt.text='cost \${x} and $5'").prompt.text == "cost ${x} and $5"
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("checkpoint='a", "checkpoint='a: is not a value in Hydra's grammar; put it into quotes"),
+        ("tracking.dir=a(1)", "\"tracking.dir='…'\""),
+        (r"prompt.file=a\,b", "\"prompt.file='…'\""),
+        ("hydra.run.dir=~/x", "\"hydra.run.dir='…'\""),
+        ("seed=???", "seed=???: is Hydra's sign for a missing value"),
+        ("batch.size=[", "batch.size=[: cannot be read as key=value"),
+    ],
+)
+def test_every_key_gets_its_own_hint_in_one_line(word: str, said: str) -> None:
+    with pytest.raises((UsageError, *configs.CONFIG_ERRORS)) as refused:
+        bench(word)
+    line = configs.one_line(refused.value)
+    assert said in line
+    assert "Lexer" not in line
+    assert "\n" not in line
+
+
+def test_a_stop_that_a_shell_left_as_a_backslash_and_a_letter_is_told() -> None:
+    for typed in (r"\n", r"'\n'", r"\n\n", r"a,'\t'"):
+        with pytest.raises(UsageError, match=r"type the character itself: stop=\$'\\n'"):
+            OverridesParser.create().parse_override(f"stop={typed}")
+    for typed in ("\n", r"\nabla", "null"):  # and what can have been meant is not
+        OverridesParser.create().parse_override(f"stop={typed}")
 
 
 def test_installing_twice_is_installing_once() -> None:

@@ -367,7 +367,7 @@ def test_a_character_that_the_output_cannot_hold_is_no_crash(
         (["cache=none"], 2, "race: cache.kind=none: races against itself"),
         (["checkpoint=none"], 2, "race: checkpoint=none: race shows texts"),
         (["prompt.text="], 2, "race: prompt.text= is empty"),
-        (["prompt.file=no/such"], 2, "race: prompt.file=no/such: cannot be read"),
+        (["prompt.file=no/such"], 2, "/no/such: cannot be read"),
         (["batch=4"], 2, "race: "),
         (["device.kind=mps"], 1, "race failed: "),
         (["model.context_length=8"], 2, "model.context_length is 16 in it and 8 here"),

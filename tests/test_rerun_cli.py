@@ -298,7 +298,7 @@ def test_where_nothing_was_tracked_yet_one_line_says_what_to_do(
         ("sampler.top_p=2", "sampler.top_p=2.0: must be in (0, 1]"),
         ("batch=null", "batch=null: not an option"),
         ("checkpoint=nothere", "checkpoint=nothere: no such checkpoint"),
-        ("prompt.file=not/here.txt", "prompt.file=not/here.txt: cannot be read"),
+        ("prompt.file=not/here.txt", "/not/here.txt: cannot be read"),
         ("prompt=Holmes", "prompt=Holmes: prompt has keys of its own, such as prompt.text"),
         ("plan=true", "plan: no such key"),
         ("resume=true", "resume: no such key"),
@@ -538,10 +538,40 @@ def test_a_config_alone_is_run_and_cannot_be_judged(made: Made, alone: Path) -> 
 def test_a_config_that_was_changed_runs_as_it_is(made: Made, alone: Path) -> None:
     values = yaml.safe_load(alone.read_text())
     values["sampler"]["temperature"] = 1.25
-    del values["round"]  # of a time before there was one
     alone.write_text(yaml.safe_dump(values))
     assert made.rerun(f"config={alone}").status == 0
-    assert [(c.sampler.temperature, c.round) for c in made.ran] == [(1.25, 1)]
+    assert [c.sampler.temperature for c in made.ran] == [1.25]
+
+
+def test_keys_that_an_older_config_does_not_have_are_filled_and_said(
+    made: Made, alone: Path, untouched: None
+) -> None:
+    values = yaml.safe_load(alone.read_text())
+    del values["engine"], values["sampler"]["top_k"], values["resume"]
+    alone.write_text(yaml.safe_dump(values))
+    filled = [
+        "config: sampler.top_k is not in the stored config, which is older; today's default is "
+        "used: 0",
+        "config: engine.kind is not in the stored config, which is older; today's default is "
+        "used: eager",
+    ]
+    assert made.refused(config=str(alone), strict="true") == (
+        f"strict=true: changed since: {'; '.join(filled)}; nothing was run; leave strict out to "
+        "run it all the same"
+    )
+
+
+def test_a_word_may_set_a_key_that_an_older_config_does_not_have(made: Made, alone: Path) -> None:
+    values = yaml.safe_load(alone.read_text())
+    del values["cache"], values["sampler"]["top_k"]
+    alone.write_text(yaml.safe_dump(values))
+    ended = made.rerun(f"config={alone}", "cache=static", "sampler.top_k=5")
+    assert ended.status == 0, ended.err
+    assert [(c.cache.kind, c.sampler.top_k) for c in made.ran] == [("static", 5)]
+    assert "not in the stored config" not in ended.out
+    assert "nothing has changed since" in ended.out
+    assert made.rerun(f"config={alone}").status == 0
+    assert [(c.cache.kind, c.sampler.top_k) for c in made.ran] == [("rolling", 0)]
 
 
 @pytest.mark.parametrize(

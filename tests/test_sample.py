@@ -501,7 +501,7 @@ def test_two_sources_of_prompts_are_one_too_many(given: dict[str, str]) -> None:
         ({"checkpoint": "none"}, "checkpoint=none: sample writes text"),
         ({"stop": ""}, "stop= is empty"),
         ({"prompt": {"text": ""}}, "prompt.text= is empty"),
-        ({"prompt": {"text": "a", "jsonl": "b"}}, "prompt.jsonl=b: prompt.text is given as well"),
+        ({"prompt": {"text": "a", "jsonl": "/b"}}, "prompt.jsonl=/b: prompt.text is given as well"),
         ({"checkpoint": "nothere"}, "checkpoint=nothere: no such checkpoint"),
         ({"model": {"n_layers": 3}}, "checkpoint=holmes: model.n_layers is 6 in it and 3 here"),
     ],
@@ -512,7 +512,7 @@ def test_a_config_that_cannot_be_run_is_named(given: dict[str, Any], said: str) 
     assert str(error.value).startswith(said)
 
 
-@pytest.mark.parametrize("given", [{"file": "a"}, {"jsonl": "a"}, {"text": "a"}, {}])
+@pytest.mark.parametrize("given", [{"file": "/a"}, {"jsonl": "/a"}, {"text": "a"}, {}])
 def test_one_source_is_enough_on_a_command_line_too(given: dict[str, str]) -> None:
     config = from_dict({"prompt": given, "tracking": {"dir": "unused"}}, SampleConfig)
     assert (config.prompt.file, config.prompt.jsonl) == (given.get("file"), given.get("jsonl"))

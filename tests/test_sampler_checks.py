@@ -31,6 +31,10 @@ def keep_all(scores: Tensor, *_: object) -> Tensor:
     return scores
 
 
+def keep_ties(scores: Tensor, k: int) -> Tensor:
+    return scores.masked_fill(scores < scores.topk(k).values[:, -1:], float("-inf"))
+
+
 def keep_one_more(scores: Tensor, k: int) -> Tensor:
     return scores.masked_fill(scores < scores.topk(k + 1).values[:, -1:], float("-inf"))
 
@@ -66,6 +70,7 @@ REAL_SEED: Callable[[str, int, int], int] = sampling.row_seed
         (Sampler, "_argmax", second_best, {"sampler temperature 0", "sampler penalty 2"}),
         (sampling, "keep_top_k", keep_all, {"sampler top_k 1", "sampler top_k 5"}),
         (sampling, "keep_top_k", keep_one_more, {"sampler top_k 1", "sampler top_k 5"}),
+        (sampling, "keep_top_k", keep_ties, {"sampler top_k 1", "sampler top_k 5"}),
         (sampling, "keep_top_p", keep_all, {"sampler top_p 1e-8", "sampler top_p 0.75"}),
         (sampling, "keep_top_p", keep_the_first, {"sampler top_p 0.75"}),
         (sampling, "keep_top_p", keep_what_crosses, {"sampler top_p 1e-8", "sampler top_p 0.75"}),

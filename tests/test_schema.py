@@ -134,8 +134,8 @@ def test_an_unknown_key_is_named_with_what_its_group_has() -> None:
 
 
 def test_one_prompt_only() -> None:
-    with pytest.raises(UsageError, match=r"prompt\.file=a\.txt: .*prompt\.text is given as well"):
-        from_dict(TRACKED | {"prompt": {"text": "a", "file": "a.txt"}}, BenchConfig)
+    with pytest.raises(UsageError, match=r"prompt\.file=/a\.txt: .*prompt\.text is given as well"):
+        from_dict(TRACKED | {"prompt": {"text": "a", "file": "/a.txt"}}, BenchConfig)
     with pytest.raises(UsageError, match=r"prompt\.text= is empty"):
         from_dict(with_value("prompt.text", ""), BenchConfig)
 

@@ -16,8 +16,10 @@ from runners.harness.stats import (
     Ratio,
     compare,
     drift,
+    median_rate,
     overall,
     percentiles,
+    rate_spread,
     spread,
 )
 
@@ -38,7 +40,32 @@ def compared(
 def test_b4_the_rate_of_three_repeats_is_the_median_never_the_mean() -> None:
     per_repeat = rates(100, [1.0, 1.0, 2.0])
     assert per_repeat == [100.0, 100.0, 50.0]
-    assert spread(per_repeat).median == 100.0
+    assert rate_spread(per_repeat).median == 100.0
+
+
+def test_the_rate_of_an_even_number_of_repeats_is_that_of_their_median_time() -> None:
+    assert median_rate(rates(150, [1.0, 2.0])) == pytest.approx(150 / 1.5)  # and not 112.5
+    assert rate_spread(rates(150, [2.0, 1.0, 9.0, 0.5])).median == pytest.approx(150 / 1.5)
+
+
+@given(SAMPLES)
+@settings(max_examples=40, deadline=None)
+def test_the_spread_of_rates_is_that_of_the_times_behind_them(seconds: list[float]) -> None:
+    of_rates, of_times = rate_spread(rates(1, seconds)), spread(seconds)
+    assert of_rates.median * of_times.median == pytest.approx(1.0)
+    assert of_rates.n == of_times.n
+    if of_times.low is not None and of_times.high is not None:
+        assert of_rates.low is not None
+        assert of_rates.high is not None
+        assert of_rates.low <= of_rates.median <= of_rates.high
+        assert of_rates.low * of_times.high == pytest.approx(1.0)
+        assert of_rates.high * of_times.low == pytest.approx(1.0)
+
+
+@given(SAMPLES.filter(lambda values: len(values) % 2 == 1))
+@settings(max_examples=20, deadline=None)
+def test_the_rate_of_an_odd_number_of_repeats_is_one_of_them(values: list[float]) -> None:
+    assert median_rate(values) == np.median(values)
 
 
 def test_spread_of_five_values() -> None:
@@ -145,6 +172,27 @@ def test_fewer_than_five_values_a_side_are_unclear(n_a: int, n_b: int) -> None:
     assert (r.ratio, r.low, r.high, r.verdict, r.n) == (2.0, None, None, "unclear", (n_a, n_b))
 
 
+FEW = [
+    ([210.0, 220.0, 230.0], [100.0, 101.0, 102.0], "faster"),
+    ([100.0, 101.0, 102.0, 99.0], [210.0, 220.0, 230.0], "slower"),
+    ([210.0, 220.0, 230.0], [100.0] * 50, "faster"),
+    ([200.0, 200.0, 200.0], [100.0, 100.0, 100.0], "unclear"),  # not beyond 2
+    ([101.0, 220.0, 230.0], [100.0, 101.0, 102.0], "unclear"),  # the ranges meet
+    ([500.0, 500.0], [100.0, 100.0, 100.0], "unclear"),  # two values are none
+]
+
+
+@pytest.mark.parametrize(("a", "b", "verdict"), FEW)
+def test_of_few_values_only_what_nobody_would_doubt_is_different(
+    a: list[float], b: list[float], verdict: str
+) -> None:
+    quiet = compare(Pair([a], [b], quiet=True))
+    assert (quiet.verdict, quiet.low, quiet.high) == (verdict, None, None)
+    assert compare(Pair([a], [b])).verdict == "unclear"  # whether it was quiet is not known
+    split = compare(Pair([a[:1], a[1:]], [b], quiet=True))
+    assert split.verdict == verdict
+
+
 def test_five_values_may_be_spread_over_rounds() -> None:
     r = compared([[200.0], [200.0] * 4], [[100.0] * 3, [100.0] * 2])
     assert (r.ratio, r.verdict, r.n) == (2.0, "faster", (5, 5))
@@ -186,10 +234,10 @@ def test_drift_widens_the_interval_of_a_single_round(drift: float) -> None:
 
 
 def test_rounds_are_resampled_before_repeats() -> None:
-    # Rounds that disagree: drawn two at a time their medians are 100, 110 or 120, and nothing
+    # Rounds that disagree: drawn two at a time their rates are 100, 109 or 120, and nothing
     # that the five equal repeats within each say can narrow that.
     r = compared([[100.0] * 5, [120.0] * 5], [[100.0] * 5] * 2)
-    assert r.ratio == pytest.approx(1.1)
+    assert r.ratio == pytest.approx(2 / (1 + 1 / 1.2))
     assert r.low == pytest.approx(1.0)
     assert r.high == pytest.approx(1.2)
     assert r.verdict == "unclear"

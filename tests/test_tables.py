@@ -19,6 +19,7 @@ from runners.harness.result import CellResult, Place
 from runners.harness.schema import BenchConfig
 from runners.harness.tables import cache_speedup, cells, crossovers, device_comparison, read_csv
 from runners.harness.tracking import Store
+from tests.test_compare_cli import sweep as log_sweep
 from tests.train_command import Ended
 
 GREEDY = {"sampler.repetition_penalty": "1.0", "sampler.temperature": "0.0", "sampler.top_p": "1.0"}
@@ -109,7 +110,15 @@ def test_engines_are_multiples_of_one_yardstick() -> None:
     assert shown.to_numpy().tolist() == [
         ["fp32", 1, "rolling", "eager", 50.0, 1.0, 10],
         ["fp32", 1, "static", "eager", 100.0, 2.0, 10],
-        ["fp32", 1, "static", "compiled", 225.0, 4.5, 20],
+        [
+            "fp32",
+            1,
+            "static",
+            "compiled",
+            pytest.approx(222.2, 1e-3),
+            pytest.approx(4.44, 1e-2),
+            20,
+        ],
         ["fp32", 16, "rolling", "eager", 80.0, 1.6, 10],
         ["bf16", 16, "static", "compiled", 300.0, 6.0, 10],
     ]
@@ -243,6 +252,38 @@ def test_few_repeats_are_unclear() -> None:
     assert pd.isna(only["low"])
 
 
+QUIET = {"others_cpu_share": 0.02, "noise": "quiet"}
+
+
+def test_few_repeats_on_a_quiet_machine_and_far_apart_are_judged() -> None:
+    def verdict(**changes: Any) -> str:
+        pair = frame(none(100.0, n=3, **QUIET), row(1000.0, n=4, **QUIET | changes))
+        return str(cache_speedup(pair).iloc[0]["verdict"])
+
+    assert verdict() == "faster"
+    assert verdict(others_cpu_share=0.5, noise="load") == "unclear"
+    assert verdict(noise="reference") == "unclear"  # as the whole sweep shows
+    assert verdict(reference_ms=56.0) == "unclear"  # beside the other side's 50
+    assert verdict(reference_ms="") == "unclear"
+    assert verdict(others_cpu_share="") == "unclear"
+
+
+def test_two_sweeps_that_disagree_show_their_spread() -> None:
+    twice = [none(90.0, n=1, sweep="s"), none(110.0, n=1, sweep="t")]
+    cells_of_both = frame(*twice, row(300.0))
+    only = cache_speedup(cells_of_both).iloc[0]
+    assert only["none_tok_per_s"] == pytest.approx(99.0)  # the rate of the median time
+    assert (only["none_lowest"], only["none_highest"], only["n_none"]) == (90.0, 110.0, 2)
+    assert only["verdict"] == "unclear"
+    shown = io.StringIO()
+    render.show(render.bench_tables(cells_of_both)[1], "md", shown)
+    assert "| none tok/s | none range | tok/s | range | speedup | verdict |" in shown.getvalue()
+    assert "| 99.0 | 90.0–110 | 300 | 300–300 | 3.03 | unclear | 2 | 10 |" in shown.getvalue()
+    sure = io.StringIO()
+    render.show(render.bench_tables(frame(none(), row()))[1], "md", sure)
+    assert "range" not in sure.getvalue()  # the interval of the speed-up says it
+
+
 def test_drift_of_the_machine_widens_a_single_round() -> None:
     calm = cache_speedup(frame(none(50.0), row(54.0))).iloc[0]
     assert calm["verdict"] == "faster"
@@ -316,6 +357,13 @@ def test_from_which_batch_on_a_device_wins(gpu: list[float], said: str) -> None:
     (line,) = crossovers(device_comparison(frame(*series([100.0] * 4, gpu))))
     assert line.startswith("cuda (64 new tokens, cache rolling)")
     assert line.endswith(said)
+
+
+def test_what_is_unclear_is_not_called_lost() -> None:
+    both = series([50.0] * 2, [90.0] * 2)
+    rows = [one | {"rates": "[500.0]"} if one["batch"] == 4 else one for one in both]
+    (line,) = crossovers(device_comparison(frame(*rows)))
+    assert line.endswith("does not win up to batch 4; unclear at batch 4")
 
 
 def test_every_series_has_a_crossover_of_its_own() -> None:
@@ -475,6 +523,21 @@ def test_sweeps_are_found_by_prefix_and_by_latest(log: Log, store: Store) -> Non
     assert list(cells("latest", store)["cell"]) == ["bbbb0001"]
     assert list(cells("b,aaaa0002", store)["cell"]) == ["aaaa0002", "bbbb0001"]
     assert list(cells("b, latest", store)["cell"].unique()) == ["bbbb0001"]
+
+
+def test_one_cell_of_a_sweep_and_several_mixed(log: Log, store: Store) -> None:
+    log_sweep(store, "aaaa0001", 100.0, 200.0, 300.0)
+    log("bbbb0001")
+
+    def found(wanted: str) -> list[str]:
+        return sorted(cells(wanted, store)["cell"])
+
+    assert found("aaaa0001-1") == ["aaaa0001-1"]
+    assert found("aaaa-1, b") == ["aaaa0001-1", "bbbb0001"]
+    assert found("aaaa-1,aaaa-2,aaaa0001-1") == ["aaaa0001-1", "aaaa0001-2"]
+    assert found("aaaa,aaaa-1") == ["aaaa0001-0", "aaaa0001-1", "aaaa0001-2"]
+    with pytest.raises(ValueError, match="no such cell; it has aaaa0001-0, aaaa0001-1, aaaa0001-2"):
+        cells("aaaa-7", store)
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,15 @@ def test_b4_the_reported_rate_is_the_median_of_the_repeats() -> None:
     assert json.loads(result.tags["tinygpt.rates"]) == [100.0, 100.0, 50.0]
 
 
+def test_the_figures_of_a_cell_belong_together() -> None:
+    figures = measured(1, 150, ttft_s=[0.2, 0.4], e2e_s=[1.0, 2.0]).metrics
+    assert figures["e2e_ms"] == 1500.0
+    assert figures["output_tok_per_s"] == pytest.approx(100.0)  # 150 / 1.5, and not (150 + 75) / 2
+    assert figures["prefill_tok_per_s"] == pytest.approx(8 / 0.3)
+    assert figures["decode_tok_per_s"] == pytest.approx(149 / 1.2)
+    assert figures["decode_tok_per_s"] == pytest.approx(1e3 / figures["tpot_ms"])
+
+
 def test_one_new_token_has_no_decode_figures() -> None:
     figures = measured(2, 1, ttft_s=[0.5], e2e_s=[0.5]).metrics
     assert figures["output_tok_per_s"] == 4.0

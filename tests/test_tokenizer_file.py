@@ -191,6 +191,7 @@ def test_a_failed_save_keeps_the_older_file(
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}, "1 entries, but 0 merges"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}, "KeyError: 'b'"),
         ({"model": []}, "TypeError"),
+        ({"model": None}, "TypeError"),
     ],
 )
 def test_a_file_of_another_kind_is_an_error(
@@ -220,27 +221,25 @@ def test_a_file_with_other_ids_is_an_error(tokenizer: Tokenizer, tmp_path: Path)
     ("content", "cause"),
     [
         (b"", "JSONDecodeError"),
-        (b"[1]", "TypeError"),
         (b"\xff\xfe\xff", "UnicodeDecodeError"),
         (b"[" * 100_000, "RecursionError"),
-        (b"{\n\n\n}", "KeyError: 'model'"),
     ],
 )
 def test_a_damaged_file_is_an_error(tmp_path: Path, content: bytes, cause: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
-    check_refused(tmp_path / "tokenizer.json", cause)
+    check_refused(tmp_path / "tokenizer.json", cause, "cannot be read")
 
 
 def test_a_file_cut_short_or_missing_is_an_error(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    check_refused(path, "FileNotFoundError")
+    check_refused(path, "FileNotFoundError", "cannot be read")
     tokenizer.save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    check_refused(path, "JSONDecodeError")
+    check_refused(path, "JSONDecodeError", "cannot be read")
 
 
-def check_refused(path: Path, cause: str) -> None:
-    with pytest.raises(ValueError, match=r"no tokenizer\.json of this kind") as caught:
+def check_refused(path: Path, cause: str, why: str = "only tinygpt's own byte-level BPE") -> None:
+    with pytest.raises(ValueError, match=why) as caught:
         Tokenizer.load(path)
     message = str(caught.value)
     assert cause in message

@@ -1,5 +1,6 @@
 """What goes wrong in training is one line, and nothing that was good is lost."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from runners.harness import paths, presets
 from runners.harness.config import from_dict
 from runners.harness.errors import UsageError
 from runners.harness.schema import BenchConfig
-from runners.harness.tracking import Store
+from runners.harness.tracking import Store, TrackingError
 from runners.harness.train_schema import TrainConfig
 from runners.harness.training import NonFiniteError, Trainer
 from tests.small_text import MODEL
 from tests.train_command import Command
 from tinygpt.checkpoint import load_model
+from tinygpt.tokenizer import Tokenizer
 
 
 def test_c2_a_loss_that_is_not_finite_fails_and_keeps_the_last_good_weights(
@@ -66,7 +68,7 @@ def test_a_failed_run_leaves_an_older_checkpoint_of_that_name(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["corpus.path=/no/such/file"], "corpus.path=/no/such/file: no such file"),
+        (["corpus.path=/no/such/file"], "corpus.path=/no/such/file: cannot be read"),
         (["corpus.path=null"], "corpus.path: no text is given"),
         (["model.context_length=100000"], "model.context_length=100000 needs at least 100001"),
         (["model.vocab_size=3000"], "set model.vocab_size="),
@@ -122,7 +124,7 @@ def test_values_out_of_range(values: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty (0 bytes)"),
+        (b"", "is empty; give a text"),
         (b"\xff\xfe", "byte 0 is not UTF-8"),
         (b"A few words.", "needs at least 17"),
     ],
@@ -142,6 +144,16 @@ def test_names_that_look_like_numbers_stay_text(
 ) -> None:
     assert "resume=83e5: no such run" in train(capfd, "resume=83e5").line
     assert "out=true" not in train(capfd, "out=true", "resume=1_000").line
+
+
+def test_training_that_cannot_fit_is_foreseen(
+    train: Command, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended = train(capfd, "train.batch=1000000000")
+    [run] = train.ids()
+    cell = train.cell(run)
+    assert (ended.status, cell["outcome"]) == (1, "oom")
+    assert cell["reason"].startswith("train.batch=1000000000: needs at least ")
 
 
 def test_a_missing_device_is_a_row(train: Command, capfd: pytest.CaptureFixture[str]) -> None:
@@ -178,3 +190,78 @@ def test_every_preset_fits_a_command() -> None:
     for preset in paths.group_options("experiment"):
         fits = [s for s in (BenchConfig, TrainConfig) if not presets.foreign_keys(preset, s)]
         assert fits, preset
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        ("model.context_length=16,100000", "model.context_length=100000 needs at least 100001"),
+        ("model.vocab_size=300,3000", "set model.vocab_size="),
+        ("resume=null,abcdef", "resume=abcdef: no such run"),
+    ],
+)
+def test_what_is_wrong_with_a_later_job_is_known_before_the_first(
+    axis: str, said: str, train: Command, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended = train(capfd, "-m", axis)
+    assert ended.status == 2
+    assert said in ended.line
+    assert not list(train.results.glob("*/*"))
+
+
+def test_the_jobs_of_a_sweep_share_their_tokens(
+    train: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    learn, learnt = Tokenizer.train.__func__, []  # type: ignore[attr-defined]
+
+    def count(cls: type[Tokenizer], text: str, vocab_size: int = 4096) -> Any:
+        learnt.append(vocab_size)
+        return learn(cls, text, vocab_size)
+
+    monkeypatch.setattr(Tokenizer, "train", classmethod(count))
+    train.corpus.write_text(train.corpus.read_text("utf-8") + "\nOnly here.\n", "utf-8")
+    assert train(capfd, "-m", "seed=1,2", "train.stop_after=1").status == 0
+    assert learnt == [300]
+
+
+@pytest.mark.parametrize("leaving", [SystemExit(0), SystemExit("enough"), OSError("no room")])
+def test_a_job_that_exits_in_any_way_is_a_failed_row_and_the_others_run(
+    leaving: BaseException,
+    train: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    step = Trainer.step
+
+    def leave(self: Trainer) -> Any:
+        if self.seed == 1:
+            raise leaving
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", leave)
+    ended = train(capfd, "-m", "seed=1,2", "train.stop_after=2")
+    assert ended.status == 1
+    assert f"failed: {type(leaving).__name__}: {leaving}" in ended.err
+    assert _outcomes(train) == ["failed", "ok"]
+
+
+def test_a_run_that_cannot_be_opened_in_a_sweep_is_a_failed_row(
+    train: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    open_cell = Store.open_cell
+
+    def refuse(self: Store, folder: Path, *rest: Any) -> str:
+        if folder.name == "0":
+            raise TrackingError("database is locked")
+        return open_cell(self, folder, *rest)
+
+    monkeypatch.setattr(Store, "open_cell", refuse)
+    ended = train(capfd, "-m", "seed=1,2", "train.stop_after=2")
+    assert ended.status == 1
+    assert "failed: tracking: database is locked; nothing was run" in ended.err
+    assert _outcomes(train) == ["failed", "ok"]
+
+
+def _outcomes(train: Command) -> list[str]:
+    cells = sorted(train.results.glob("sweeps/*/*/cell.json"))
+    return [json.loads(path.read_text("utf-8"))["outcome"] for path in cells]

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._inductor.exc import CppCompileError, InductorError
 
 from runners.harness import training
 from runners.harness.train_schema import LearningConfig
@@ -18,9 +19,12 @@ from runners.harness.training import (
     first_weights,
     held_out_nats,
     learning_rate,
+    least_bytes,
     mean_held_out_nats,
 )
+from tests.live_bytes import LiveBytes
 from tests.small_text import MODEL, ids
+from tinygpt.engines import toolchain
 
 QUICK = LearningConfig(steps=10, batch=4, warmup_steps=2, lr=1e-2, min_lr=1e-3)
 
@@ -207,7 +211,9 @@ def test_bf16_autocast_rounds_products_and_keeps_the_weights() -> None:
 
 def test_compile_compiles_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
-    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: compiled.append(function) or function
+    )
     trainer()
     assert not compiled
     of = trainer(replace(QUICK, compile=True))
@@ -216,6 +222,31 @@ def test_compile_compiles_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own imports
+def test_no_compiler_is_said_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "compiler", str)
+    monkeypatch.setenv("CXX", "none-such")
+    with pytest.raises(ValueError, match=r"^train\.compile=true: CXX=none-such is no C\+\+ comp"):
+        trainer(replace(QUICK, compile=True))
+
+
+def test_a_compiler_that_fails_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise InductorError(CppCompileError(["g++"], "x.cpp:1: error: no luck"), None)
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: broken)
+    with pytest.raises(ValueError, match=r"^train\.compile=true: .*error: no luck\); set CXX"):
+        trainer(replace(QUICK, compile=True)).step()
+
+
+def test_the_least_that_training_takes_is_less_than_it_takes() -> None:
+    of = trainer(QUICK)
+    with LiveBytes() as counted:
+        of.step()
+    held = 12 * MODEL.n_parameters  # weights and AdamW's memories, which were there before
+    least = least_bytes(MODEL, QUICK)
+    assert least < counted.peak + held < 6 * least
+
+
 def test_a_compiled_step_is_the_same_step() -> None:
     plain, compiled = trainer(), trainer(replace(QUICK, compile=True, dropout=0.0))
     assert losses(plain, 3) == pytest.approx(losses(compiled, 3), abs=1e-4)

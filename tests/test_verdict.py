@@ -266,6 +266,19 @@ def test_the_drift_of_the_machine_widens_the_interval(old: Old) -> None:
     assert old.judge(found).timing == "unclear"
 
 
+def test_few_repeats_are_judged_on_a_quiet_machine_alone(old: Old) -> None:
+    quiet = {"reference_ms": 10.0, "others_cpu_share": 0.02}
+    old.record["metrics"] |= quiet
+    old.record["tags"]["tinygpt.rates"] = json.dumps(STEADY)
+    found = new(rates=json.dumps([40.0, 41.0, 42.0]))
+    found.metrics |= quiet
+    assert old.judge(found).timing == "slower"
+    found.metrics["others_cpu_share"] = 0.5
+    judged = old.judge(found)
+    assert judged.timing == "unclear"
+    assert judged.timing_said.endswith("(3 repeats against 8; noisy: load)")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("machine", "another cpu x8"), ("threads", "8"), ("torch", "3.0")]
 )

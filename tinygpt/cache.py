@@ -30,6 +30,26 @@ class Step(NamedTuple):
     """Queries and keys are the same tokens, each seeing itself and those before it."""
 
 
+def as_they_are(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of a cache that stores what it is given."""
+    return k, v
+
+
+class Seen(NamedTuple):
+    """What a cache shows to the queries of a text of n tokens, said without running the cache.
+
+    Enough for a forward pass over all n at once (reference.py), which shows whether the cache does
+    what its class states.
+    """
+
+    mask: Tensor
+    """(n, n) booleans, true where the query of token i (row) sees the key of token j (column)."""
+    distances: Tensor
+    """(n, n) integers: how many positions query i stands after key j; of no account unseen."""
+    kept: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = as_they_are
+    """Rotated keys and values (B, H, n, D) to what attention gets of them: rounded, say."""
+
+
 class KVCache(Protocol):
     """Feed ``pending(ids)`` to the model; it calls ``step``, ``update`` per layer, ``advance``."""
 
@@ -47,8 +67,31 @@ class KVCache(Protocol):
     def reset(self) -> None: ...
 
 
+class CacheClass(Protocol):
+    """A class of caches, as ``CACHES`` lists them: what it states, and how it is made."""
+
+    exact: bool
+    """Whether logits in the window are those without a cache, and past it those over the last
+    ``context_length`` entries. Any other cache is an approximation, and compared with ``seen``."""
+
+    def seen(self, model: ModelConfig, prompt_tokens: int, tokens: int) -> Seen:
+        """What its queries see in a text of ``tokens``, of which the prompt was fed at once."""
+        ...
+
+    def __call__(
+        self,
+        model: ModelConfig,
+        batch: int,
+        max_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> KVCache: ...
+
+
 class _Positions:
     """Position, rotation rows and mask: what all caches share."""
+
+    exact = True
 
     def __init__(
         self,
@@ -116,6 +159,16 @@ class _Positions:
     def advance(self, n_new: int) -> None:
         """Close a forward pass over ``n_new`` tokens."""
         self.position += n_new
+
+    @staticmethod
+    def seen(model: ModelConfig, prompt_tokens: int, tokens: int) -> Seen:
+        """Each token sees itself and those before it, at most ``context_length`` in all; of a
+        prompt that is longer, the beginning is never seen.
+        """
+        at = torch.arange(tokens)
+        back = at[:, None] - at
+        cut = max(0, prompt_tokens - model.context_length)
+        return Seen((back >= 0) & (back < model.context_length) & (at >= cut), back)
 
 
 class NoCache(_Positions):
@@ -197,7 +250,7 @@ class StaticCache(_Positions):
         self.position = 0
 
 
-CACHES: dict[str, Callable[..., KVCache]] = {
+CACHES: dict[str, CacheClass] = {
     "none": NoCache,
     "rolling": RollingCache,
     "static": StaticCache,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from tinygpt.config import ModelConfig, PrecisionConfig
 from tinygpt.model import GPT, init_weights
 from tinygpt.quantisation import round_to_int8
 from tinygpt.tokenizer import EOT, Tokenizer
+from tinygpt.weights import check_file, plain_name
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
 """What the weights of a precision are held in; int8 ones as the fp32 that they stand for."""
@@ -46,35 +46,24 @@ def random_model(config: ModelConfig, seed: int) -> GPT:
 def load_model(folder: Path, config: ModelConfig) -> GPT:
     """The model of a checkpoint, in fp32 on the CPU.
 
-    Raises ValueError, one line, for a file that is missing or damaged and for weights whose names
-    or shapes are not those of ``config``, naming all of them.
+    Raises ValueError, one line, for a file that ``weights.check_file`` refuses, for a head that is
+    not the embedding though the model ties them, and for weights that are no numbers.
     """
     path = folder / "model.safetensors"
-    try:
-        tensors = load_file(path)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file; a checkpoint is a folder that has one") from None
-    except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error}); it is cut short or not a safetensors file: "
-            "fetch or save it again"
-        ) from None
+    check_file(path, config)
     model = _empty_model(config)
-    tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in tensors.items()}
+    tensors = {plain_name(name): tensor for name, tensor in load_file(path).items()}
     if config.tie_embeddings and "lm_head.weight" in tensors:
-        head, embedding = tensors.pop("lm_head.weight"), tensors.get("model.embed_tokens.weight")
-        if embedding is None or not torch.equal(head, embedding):
+        head, embedding = tensors.pop("lm_head.weight"), tensors["model.embed_tokens.weight"]
+        if not torch.equal(head, embedding):
             raise ValueError(
                 f"{path}: lm_head.weight is not the embedding, and the model ties them; "
                 "set model.tie_embeddings=false (tie_word_embeddings in config.json)"
             )
-    wanted = {name: list(tensor.shape) for name, tensor in to_llama(model).items()}
-    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != found:
-        raise ValueError(f"{path}: does not fit the model: {_differences(wanted, found)}")
     with torch.no_grad():
         for name, target in to_llama(model).items():
             target.copy_(tensors[name])
+    _require_finite(model, path)
     return model.eval()
 
 
@@ -174,12 +163,16 @@ def _empty_model(config: ModelConfig) -> GPT:
     return model
 
 
-def _differences(wanted: dict[str, list[int]], found: dict[str, list[int]]) -> str:
-    missing = [f"missing {name} {wanted[name]}" for name in wanted if name not in found]
-    extra = [f"unknown {name} {found[name]}" for name in found if name not in wanted]
-    shaped = [
-        f"{name} is {found[name]}, the model has {wanted[name]}"
-        for name in wanted
-        if name in found and found[name] != wanted[name]
-    ]
-    return "; ".join(shaped + missing + extra)
+def _require_finite(model: GPT, path: Path) -> None:
+    """ValueError for weights that are NaN or infinite, before anything that runs them is blamed."""
+    # The extremes are NaN where a value is, and take no memory beside the weights.
+    weights = to_llama(model).items()
+    bad = [(name, w) for name, w in weights if not torch.stack(w.aminmax()).isfinite().all()]
+    if not bad:
+        return
+    count = sum(int((~weight.isfinite()).sum()) for _, weight in bad)
+    raise ValueError(
+        f"{path}: {count:,} of {model.config.n_parameters:,} weights are NaN or infinite, first in "
+        f"{bad[0][0]}; the file is damaged, or training went wrong: fetch it again, or train with "
+        "a lower train.lr"
+    )

@@ -4,7 +4,7 @@ Imports no torch, so that a wrong value is answered before anything heavy is loa
 begins with the field's name; whoever composed the config puts the group's name in front.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 CACHE_KINDS = ("none", "rolling", "static")
@@ -96,28 +96,71 @@ class ModelConfig:
 
     @classmethod
     def from_llama(cls, config: dict[str, Any]) -> "ModelConfig":
-        """Read such a config.json; ValueError for a model that is shaped otherwise."""
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        for key, value, wanted in (
-            ("model_type", config.get("model_type"), "llama"),
-            ("hidden_act", config.get("hidden_act", "silu"), "silu"),
-            ("attention_bias", config.get("attention_bias", False), False),
-            ("mlp_bias", config.get("mlp_bias", False), False),
-            ("rope_type", rope.get("rope_type", rope.get("type", "default")), "default"),
-        ):
+        """Read such a config.json; ValueError for a model that is shaped otherwise.
+
+        What transformers would use and is not supported here is refused; what it ignores in a
+        Llama (``pretraining_tp``, ``sliding_window``, ``partial_rotary_factor``) is ignored.
+        """
+        require(isinstance(config, dict), f"{config!r:.60}: must be an object of keys and values")
+        for key, wanted, default in (("model_type", "llama", None), *_LLAMA_FIXED):
+            value = config.get(key, default)
             require(value == wanted, f"{key}={value}: only {key}={wanted} is supported")
         values: dict[str, Any] = {o: config.get(theirs) for o, theirs in _LLAMA_NAMES.items()}
+        kinds = {field.name: field.type for field in fields(cls)}
         for ours, theirs in _LLAMA_NAMES.items():
-            optional = ours in ("n_kv_heads", "head_dim")
-            require(optional or values[ours] is not None, f"{theirs}: missing from config.json")
+            if values[ours] is None:
+                optional = ours in ("n_kv_heads", "head_dim")
+                require(optional, f"{theirs}: missing from config.json")
+            else:
+                _require_kind(theirs, values[ours], kinds[ours])
         if values["n_kv_heads"] is None:
             values["n_kv_heads"] = values["n_heads"]
         if values["head_dim"] is None:
             values["head_dim"] = values["d_model"] // values["n_heads"]
-        values["rope_base"] = float(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
+        values["rope_base"] = _rope_base(config)
         return cls(**values)
 
 
+def _require_kind(key: str, value: Any, kind: Any) -> None:
+    """Raise ValueError for a value of config.json of another type or range; True is no 1."""
+    ok, wanted = {
+        int: (type(value) is int and 1 <= value < 2**31, "a whole number from 1 to 2**31 - 1"),
+        float: (type(value) in (int, float) and 0 < value < 1e308, "a number above 0"),
+        bool: (type(value) is bool, "true or false"),
+    }[kind]
+    require(ok, f"{key}={value!r:.60}: must be {wanted}")
+
+
+def _rope_base(config: dict[str, Any]) -> float:
+    """RoPE's base in a config.json, found as transformers finds it.
+
+    ``rope_scaling``, unless empty, takes the place of ``rope_parameters`` as a whole, and a
+    ``rope_theta`` inside the one that counts goes before one that stands outside.
+    """
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    rope = config.get(name) or {}
+    require(isinstance(rope, dict), f"{name}={rope}: must be an object with a rope_type")
+    for key, value in rope.items():
+        require(
+            not isinstance(value, dict),
+            f"{name}.{key}={value}: only one rotation for all layers is supported",
+        )
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    require(kind == "default", f"{name}: rope_type={kind}: only rope_type=default is supported")
+    base = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
+    _require_kind("rope_theta", base, float)
+    return float(base)
+
+
+_LLAMA_FIXED = (
+    ("hidden_act", "silu", "silu"),
+    ("attention_bias", False, False),
+    ("mlp_bias", False, False),
+    ("is_causal", True, True),
+    ("per_layer_config", None, None),
+    ("quantization_config", None, None),
+)
+"""Keys that change what transformers computes, the value that we compute, and the default."""
 _LLAMA_NAMES = {
     "vocab_size": "vocab_size",
     "context_length": "max_position_embeddings",
@@ -194,7 +237,8 @@ class SamplerConfig:
     temperature: float = 0.0
     """Divides the logits; 0 is greedy."""
     top_k: int = 0
-    """Keep the k most likely tokens; 0 is off, more than the vocabulary keeps all."""
+    """Keep the k most likely tokens, of equal ones the lowest ids; 0 is off, more than the
+    vocabulary keeps all."""
     top_p: float = 1.0
     """Keep the smallest set of tokens whose probabilities reach p; 1.0 is off."""
     repetition_penalty: float = 1.0

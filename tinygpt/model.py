@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tinygpt.cache import KVCache, NoCache, Step
 from tinygpt.config import ModelConfig
 from tinygpt.rope import rotate
+from tinygpt.seeds import whole_seed
 
 
 class Attention(nn.Module):
@@ -131,7 +132,7 @@ def init_weights(model: GPT, seed: int) -> GPT:
     of 1/sqrt(inputs), the embedding 0.02: with one small scale for all and a tied head, greedy text
     is a constant and hides the bugs the gate looks for.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(whole_seed("weights", seed))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:

@@ -8,28 +8,19 @@ share an opening.
 Shapes: B rows, V vocabulary.
 """
 
-import hashlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from tinygpt.config import SamplerConfig
+from tinygpt.seeds import row_seed
 
 Transform = Callable[[Tensor], Tensor]
 """Scores (B, V) in fp32 to scores (B, V); a dropped token's score is -inf."""
 
 _MIN_TEMPERATURE = 1e-30
 """Below it 1 / temperature overflows fp32; at it every distinct pair of scores is decided."""
-
-
-def row_seed(purpose: str, seed: int, row: int) -> int:
-    """A seed of its own for each (purpose, seed, row).
-
-    Hashed, because torch's CPU generator looks at the low 32 bits of its seed only.
-    """
-    digest = hashlib.blake2b(f"{purpose}:{seed}:{row}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little")
 
 
 def penalise(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -47,15 +38,23 @@ def scale(scores: Tensor, temperature: float) -> Tensor:
 
 
 def keep_top_k(scores: Tensor, k: int) -> Tensor:
-    """Keep the k highest scores, and whatever ties with the last of them."""
+    """Keep the k highest scores; of those that tie with the last of them, the lowest ids.
+
+    Which of equal scores ``torch.topk`` returns is not defined, so it tells the value only. NaN
+    stays, for ``Sampler.check`` to find.
+    """
     kth = scores.topk(min(k, scores.shape[-1]), dim=-1).values[:, -1:]
-    return scores.masked_fill(scores < kth, float("-inf"))
+    room = k - (scores > kth).sum(dim=-1, keepdim=True)
+    tied = scores == kth
+    dropped = (scores < kth) | (tied & (tied.cumsum(dim=-1) > room))
+    return scores.masked_fill(dropped, float("-inf"))
 
 
 def keep_top_p(scores: Tensor, p: float) -> Tensor:
     """Keep the smallest set whose probabilities reach p (nucleus; Holtzman et al., 2020).
 
-    A token goes when those ranked above it already reach p, so the first one always stays.
+    A token goes when those ranked above it already reach p, so the first one always stays. Equal
+    scores rank by id, the lowest first: the sort is stable.
     """
     ranked, order = scores.sort(dim=-1, descending=True, stable=True)
     probabilities = ranked.softmax(dim=-1)
@@ -131,7 +130,7 @@ class Sampler:
         return self._seen
 
     def _argmax(self, scores: Tensor) -> Tensor:
-        highest, ids = scores.max(dim=-1)
+        highest, ids = scores.max(dim=-1)  # of equal scores the lowest id, as torch documents
         self._finite.logical_and_(highest.isfinite())
         return ids
 

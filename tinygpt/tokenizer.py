@@ -15,6 +15,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +40,7 @@ class Tokenizer:
         self.merges = tuple(merges)
         self.regex_version = regex_version
         self.eot_id = 256 + len(self.merges)
-        self.vocab_size = self.eot_id + 1
+        self.vocab_size = self.n_ids = self.eot_id + 1
         self._tokens = [bytes([value]) for value in range(256)]
         for left, right in self.merges:
             self._tokens.append(self._tokens[left] + self._tokens[right])
@@ -78,16 +79,25 @@ class Tokenizer:
                 ids.extend(self._cache.get(piece) or self._encode_piece(piece))
         return ids
 
+    def padded(self, n_ids: int) -> Self:
+        """The same tokenizer for a model with a vocabulary of ``n_ids``: of its ids, those beyond
+        the tokenizer's own decode to nothing.
+        """
+        wider = copy(self)
+        wider.n_ids = max(n_ids, self.vocab_size)
+        return wider
+
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes behind the ids. Raises ValueError for an id outside the vocabulary."""
         out = bytearray()
         for token_id in ids:
-            if not 0 <= token_id < self.vocab_size:
+            if not 0 <= token_id < self.n_ids:
                 raise ValueError(
-                    f"token id {token_id} is outside 0..{self.eot_id}, the ids of this tokenizer: "
-                    "decode with the one that made it"
+                    f"token id {token_id} is outside 0..{self.n_ids - 1}, the ids of this "
+                    "tokenizer: decode with the one that made it"
                 )
-            out += self._tokens[token_id]
+            if token_id < self.vocab_size:
+                out += self._tokens[token_id]
         return bytes(out)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -120,6 +130,11 @@ class Tokenizer:
         """
         try:
             document = json.loads(Path(path).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{path}: cannot be read ({_cause(error)}); fetch or save it again"
+            ) from None
+        try:
             vocab, merges = document["model"]["vocab"], document["model"]["merges"]
             version = document["pre_tokenizer"].setdefault("regex_version", "unknown")
             tokenizer = cls([(vocab[left], vocab[right]) for left, right in merges], str(version))
@@ -129,11 +144,10 @@ class Tokenizer:
                 theirs = document[key]
                 if theirs != (theirs | ours if isinstance(ours, dict) else ours):
                     raise ValueError(f"another {key}")
-        except Exception as error:  # a file can be wrong in any way; the answer is the same
-            cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        except Exception as error:  # a file can be another in any way; the answer is the same
             raise ValueError(
-                f"{path}: no tokenizer.json of this kind of byte-level BPE ({cause}); "
-                "make one with Tokenizer.train and save"
+                f"{path}: is of another kind ({_cause(error)}); of tokenizers only tinygpt's own "
+                "byte-level BPE is read for now"
             ) from None
         return tokenizer
 
@@ -237,6 +251,10 @@ def _learn_merges(pieces: Counter[str], limit: int) -> list[Pair]:
         for neighbours in made:
             heapq.heappush(heap, (-counts[neighbours], neighbours))
     return merges
+
+
+def _cause(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _require_utf8(text: str) -> None:

@@ -1,13 +1,14 @@
 """Runs an entry point under Hydra: checks first, one line for what is wrong, an exit status.
 
 0: every cell is ok or skipped. 1: one failed, ran out of memory or mismatched. 2: the command or
-config is wrong, and nothing was run. 130: Ctrl-C. 143: SIGTERM.
+config is wrong, and nothing was run. 3: a comparison cannot be judged. 130: Ctrl-C. 143: SIGTERM.
 """
 
 import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from omegaconf import DictConfig
 
 from runners.harness import config as configs
 from runners.harness import presets
-from runners.harness.errors import UsageError
+from runners.harness.errors import UsageError, require_utf8
 from runners.harness.paths import conf_dir
 
 
@@ -121,6 +122,12 @@ def run(app: App) -> int:
     global _current
     _current = app
     app.returned.clear()
+    try:
+        for word in sys.argv[1:]:
+            require_utf8(word)
+    except ValueError as error:
+        print(f"{app.name}: {error}", file=sys.stderr)
+        return 2
     app.words = [word for word in sys.argv[1:] if app.leaves(word)]
     if "--version" in sys.argv[1:]:
         from tinygpt import __version__
@@ -149,6 +156,8 @@ def run(app: App) -> int:
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=app.name)(app.job)()
     except UsageError as error:
+        if os.environ.get("TINYGPT_DEBUG"):
+            traceback.print_exception(error)
         print(f"{app.name}: {error}", file=sys.stderr)
         return 2
     except configs.CONFIG_ERRORS as error:

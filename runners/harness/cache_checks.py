@@ -15,6 +15,8 @@ from torch import Tensor
 from runners.harness import gate
 from runners.harness.verify_report import Check, judged
 from runners.harness.watch import STEPS, TOKEN, Run
+from tinygpt import reference as reference_pass
+from tinygpt.cache import CacheClass, Seen
 from tinygpt.config import PrecisionConfig
 from tinygpt.model import GPT
 
@@ -43,17 +45,19 @@ class Closeness:
         return self.off is None and abs(margin) <= 2 * self.worst
 
 
-def closeness(reference: Tensor, logits: Tensor, precision: PrecisionConfig) -> Closeness:
+def closeness(
+    reference: Tensor, logits: Tensor, precision: PrecisionConfig, stated: Seen | None = None
+) -> Closeness:
     """Compare logits (n, V) with those that are right, by the gate's tolerances."""
     steps = (reference - logits).abs().amax(dim=-1)
-    limit = tolerance(reference, precision)
+    limit = tolerance(reference, precision, stated)
     off = (~(steps <= limit)).nonzero().flatten().tolist()  # NaN is off
     return Closeness(float(steps.max()), limit, off[0] if off else None)
 
 
-def tolerance(reference: Tensor, precision: PrecisionConfig) -> float:
+def tolerance(reference: Tensor, precision: PrecisionConfig, stated: Seen | None = None) -> float:
     """The gate's: absolute in fp32, a share of the largest value otherwise."""
-    return gate.tolerance(precision, float(reference.abs().max()))
+    return gate.tolerance(precision, float(reference.abs().max()), stated)
 
 
 def must_match(run: Run, window: int) -> int:
@@ -127,6 +131,39 @@ def check_keys_seen(run: Run, window: int) -> Check:
             )
             return judged(name, False, found)
     return judged(name, True, f"min(tokens so far, {window}) in each of {len(run.new)} steps")
+
+
+def check_stated(
+    model: GPT, run: Run, cache: CacheClass, precision: PrecisionConfig
+) -> tuple[list[Check], Closeness]:
+    """What an approximate ``cache`` promises: the logits of a pass over what its class states that
+    it sees, over the run's own text, and as many keys; beyond two windows of it no more is looked
+    at, since the pass takes the square of its length.
+    """
+    prompt, window = run.prompt.shape[1], model.config.context_length
+    n = min(len(run.new), 2 * window)
+    new = torch.tensor([run.new[: n - 1]], dtype=torch.int64, device=run.prompt.device)
+    ids = torch.cat([run.prompt, new], dim=1)
+    stated = cache.seen(model.config, prompt, ids.shape[1])
+    at = torch.arange(prompt - 1, ids.shape[1])
+    reference = reference_pass.forward(model, ids, stated, at)[0].float().cpu()
+    close = closeness(reference, run.logits[:n], precision, stated)
+    off = "" if close.off is None else f", off after {close.off}"
+    steps = f"the first {n} of {len(run.new)} steps" if n < len(run.new) else f"{n} steps"
+    seen = (
+        f"over {steps} within {close.worst:.2g}{off} of a pass over what its class states "
+        f"({_allowed(precision, close)})"
+    )
+    keys, wanted = f"as its class states in each of {n} steps", stated.mask.sum(dim=-1).tolist()
+    wrong = [(t, k) for t, k in run.shown if t <= len(wanted) and k != wanted[t - 1]]
+    if wrong:
+        tokens, found = wrong[0]
+        keys = f"{found} with {tokens} tokens so far; its class states {wanted[tokens - 1]}"
+    checks = [
+        judged(f"{run.name} logits", close.off is None, seen),
+        judged(f"{run.name} keys seen", not wrong, keys),
+    ]
+    return checks, close
 
 
 def token_difference(run: Run) -> float | None:

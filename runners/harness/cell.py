@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from runners.harness import environment, gate, identity, inputs, limit, timing
+from runners.harness import environment, gate, identity, inputs, limit, machine, timing
 from runners.harness.checks import read_prompt
 from runners.harness.guard import guarded
 from runners.harness.metrics import summarise
@@ -40,7 +40,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     report("load")
     start = perf_counter()
     model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config) if read_prompt(config.prompt) else None
+    tokenizer = inputs.make_tokenizer(config, result.notes) if read_prompt(config.prompt) else None
     prompt = inputs.make_prompt(config, tokenizer, result.notes).to(device)
     engine = make_engine(
         config.engine,
@@ -54,17 +54,24 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     result.metrics["load_s"] = perf_counter() - start - engine.compile_s
     result.metrics["compile_s"] = engine.compile_s
     result.tags |= identity.tags(config, model, prompt.tolist(), tokenizer)
+    at_start = machine.cpu_time()
+    result.tags |= identity.approximate(config.cache)
     result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
 
     ids = prompt
     if config.length.new_tokens > 0:
         report("gate")
-        gated = gate.check(engine, model, prompt, config.length.new_tokens, config.precision)
+        gated = gate.check(
+            engine, model, prompt, config.length.new_tokens, config.precision, config.cache
+        )
         result.metrics |= {"gate_max_difference": gated.max_difference, "gate_ties": gated.ties}
         if gated.reason:
             result.outcome, result.reason = "mismatch", gated.reason
             return
         ids = _measure(config, engine, prompt, result, report)
+        others = machine.others_share(at_start, machine.cpu_time())
+        if others is not None:
+            result.metrics["others_cpu_share"] = others
 
     prompt_tokens = prompt.shape[1]
     values = config.precision.bytes_per_value

@@ -58,6 +58,18 @@ def insert_after(
     return out
 
 
+def folded(
+    columns: dict[str, list[str]], low: str, high: str, new: str, after: tuple[str, ...]
+) -> dict[str, list[str]]:
+    """``columns`` with those of both ends of a span as one, ``90–110``; as they are without."""
+    ends = [columns.get(low), columns.get(high)]
+    if ends[0] is None or ends[1] is None:
+        return columns
+    spans = [f"{a}–{b}" if "-" not in (a, b) else "-" for a, b in zip(*ends, strict=True)]
+    rest = {name: column for name, column in columns.items() if name not in (low, high)}
+    return insert_after(rest, after, new, spans)
+
+
 def _mebibytes(value: int) -> str:
     return f"{value / 2**20:,.2f}"
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from runners.harness import stats, tables
+from runners.harness import noise, stats, tables
 from runners.harness.stored import Stored, Top, find_cells
 from runners.harness.tracking import Store
 
@@ -79,18 +78,23 @@ class Matched:
         """The rates (tokens/s) of ``b`` over those of ``a``."""
         b, a = ([json.loads(rates) for rates in rows["rates"]] for rows in (self.b, self.a))
         after, before = (rows["reference_ms"].dropna().tolist() for rows in (self.b, self.a))
-        return stats.Pair(b, a, stats.drift(after, before))
+        return stats.Pair(b, a, stats.drift(after, before), quiet=self.noise == noise.QUIET)
+
+    @property
+    def noise(self) -> str:
+        """``quiet``, or what was not while the cells were measured, as far as that is known."""
+        return noise.together([*self.a.to_dict("records"), *self.b.to_dict("records")])
 
     def row(self) -> dict[str, Any]:
-        """Its line of the table: names, medians (tokens/s), their ratio, n, rounds, ids."""
+        """Its line of the table: names, rates (tokens/s), their ratio, n, rounds, noise, ids."""
         pair = self.pair
         found = stats.compare(pair)
         threads = [str(rows["threads"].iloc[0]) for rows in (self.a, self.b)]
         return {
             **{name: self.b[name].iloc[0] for name in NAMES},
             "threads": " / ".join(dict.fromkeys(threads)),
-            "a_tok_per_s": float(np.median(np.concatenate(pair.b))),
-            "b_tok_per_s": float(np.median(np.concatenate(pair.a))),
+            **tables.rates(pair.b, "a_"),
+            **tables.rates(pair.a, "b_"),
             "ratio": found.ratio,
             "low": found.low,
             "high": found.high,
@@ -100,6 +104,7 @@ class Matched:
             "rounds_a": len(self.a),
             "rounds_b": len(self.b),
             "drift": pair.drift,
+            "noise": self.noise,
             "cells_a": " ".join(self.a["cell"]),
             "cells_b": " ".join(self.b["cell"]),
         }

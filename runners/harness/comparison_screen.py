@@ -4,42 +4,111 @@ import json
 import math
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 import pandas as pd
 from rich.console import Console
 
-from runners.harness import drift, render
-from runners.harness.comparison import NAMES, Comparison
+from runners.harness import drift, noise, render, stats
+from runners.harness.comparison import NAMES, Comparison, Side
 from runners.harness.tools_schema import CompareConfig
 from runners.harness.tracking import TrackingError
 
+NOT_JUDGED = 3
+"""Exit status where nothing is slower for sure, and not everything could be judged."""
 
-def gate(found: Comparison, config: CompareConfig) -> tuple[bool, str]:
-    """Whether b is slower by more than is allowed, all of an interval beyond it; and where."""
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether b is slower by more than is allowed, beyond doubt."""
+
+    status: int
+    """Exit status: 1 where a cell, or the mean, is; else 3 where a cell cannot be judged."""
+    line: str
+    """What it comes to, and where, and what would make the rest judgeable."""
+    slower: list[str]
+    """The cells of b that are."""
+    unjudged: list[str]
+    """The cells of b that may be."""
+    missing: list[str]
+    """The measured cells of a that no cell of b was compared with."""
+
+
+def gate(found: Comparison, config: CompareConfig) -> Gate:
+    """Judge b by ``fail_if_slower``. What cannot be judged is no pass: a cell that is slow enough
+    has too few repeats for an interval, and one that failed has none.
+    """
     frame, mean, least = found.frame, found.overall, 1.0 - config.allowed
     beyond = least * (1 - 1e-9)  # exactly as slow as is allowed is allowed, whatever the rounding
+    few = frame["low"].isna()
     slower = frame["high"] < beyond
-    unclear = int((~slower & ~(frame["low"] >= beyond)).sum())
-    names = [name for name in _names(frame) if frame[name].nunique() > 1]
-    said = []
-    for row in frame[slower].sort_values("ratio").to_dict("records"):
-        label = " ".join(f"{name} {row[name]}".replace("_", " ") for name in names)
-        said.append(f"{label or row['cells_b']} by {1 - row['ratio']:.1%}")
+    if least >= 1 / stats.CLEAR_RATIO:
+        slower |= few & frame["verdict"].eq("slower")
+    unclear = ~slower & ~(frame["low"] >= beyond) & ~(few & frame["verdict"].eq("faster"))
+    worst = frame[slower].sort_values("ratio")
+    labels = zip(_labels(frame, worst), worst["ratio"], strict=True)
+    said = [f"{label} by {1 - ratio:.1%}" for label, ratio in labels]
     if len(frame) > 1 and mean.high is not None and mean.high < beyond:
         said.append(f"the mean by {1 - mean.ratio:.1%}")
-    words = [f"FAILED, slower: {', '.join(said)}" if said else "passed, none is slower for sure"]
-    if unclear:
-        where = f"no interval, or one around {least:g}"
+    known = set(found.a.measured["cell"])
+    lone = [cell for one in found.unmatched if one.side == "a" for cell in one.cells]
+    missing = [cell for cell in lone if cell in known]
+    words = [f"FAILED, slower: {', '.join(said)}"] if said else []
+    if unclear.any():
+        rows = frame[unclear]
         words.append(
-            f"{unclear} of {len(frame)} unclear ({where}): more repeats or rounds would tell"
+            f"NOT JUDGED: {len(rows)} of {len(frame)} cells ({', '.join(_labels(frame, rows))}: "
+            f"fewer than {stats.MIN_VALUES} values a side, or an interval around {least:g}); "
+            f"measure again with more rounds: {_more_rounds(found, rows)}"
         )
-    missing = sum(len(lone.cells) for lone in found.unmatched if lone.side == "a")
     if missing:
-        words.append(f"{missing} of a's cells are not compared")
-    return bool(said), f"fail_if_slower={config.fail_if_slower}: {'; '.join(words)}"
+        words.append(
+            f"NOT JUDGED: a's {', '.join(missing)} without a partner in b; measure b as a was: "
+            f"`{_command(found.a)}`"
+        )
+    return Gate(
+        1 if said else NOT_JUDGED if words else 0,
+        f"fail_if_slower={config.fail_if_slower}: "
+        + "; ".join(words or ["passed, none is slower by more"]),
+        frame["cells_b"][slower].tolist(),
+        frame["cells_b"][unclear].tolist(),
+        missing,
+    )
+
+
+def _labels(frame: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    """What tells each of ``rows`` from the rest of the frame: ``batch 4``; ids if nothing does."""
+    names = [name for name in _names(frame) if frame[name].nunique() > 1]
+    return [
+        " ".join(f"{name} {row[name]}".replace("_", " ") for name in names) or str(row["cells_b"])
+        for row in rows.to_dict("records")
+    ]
+
+
+def _more_rounds(found: Comparison, unclear: pd.DataFrame) -> str:
+    """The commands that measure again, with enough rounds, what the ``unclear`` rows rest on."""
+    commands: dict[str, list[str]] = {}
+    for name, side in (("a", found.a), ("b", found.b)):
+        n, rounds = unclear[f"n_{name}"], unclear[f"rounds_{name}"]
+        short = n < stats.MIN_VALUES
+        wide = unclear["low"].notna()
+        if not (short | wide).any():
+            continue  # it is the other side that has too few values
+        wanted = (2 * rounds).where(wide, (stats.MIN_VALUES * rounds / n).map(math.ceil)).max()
+        commands.setdefault(_command(side, max(3, int(wanted))), []).append(name)
+    return ", ".join(f"{' and '.join(sides)} by `{line}`" for line, sides in commands.items())
+
+
+def _command(side: Side, rounds: int = 0) -> str:
+    """The command that a side was made with, in so many rounds where they are given."""
+    overrides = side.top.overrides
+    if overrides.startswith(("run=", "config=")):  # a rerun has the rounds of its original
+        longer = " timing=thorough" if rounds else ""
+        return f"python -m runners.rerun {overrides}{longer}"
+    numbers = ",".join(str(n + 1) for n in range(rounds))
+    return render.command(overrides, **({"round": numbers} if rounds else {}))
 
 
 def show(found: Comparison, form: str) -> None:
@@ -106,18 +175,22 @@ def _table(found: Comparison) -> render.Table:
     for name in shown.columns.intersection(["weights", "prompt"]):
         shown[name] = shown[name].str[:12]
     shown = shown.rename(columns={"prompt": "prompt ids"})
-    shown["a_tok_per_s"], shown["b_tok_per_s"] = frame["a_tok_per_s"], frame["b_tok_per_s"]
+    for name in (f"{side}_{what}" for side in "ab" for what in ("tok_per_s", "lowest", "highest")):
+        shown[name] = frame[name]
     shown["ratio"] = frame["ratio"].map("{:.3f}".format)
     spans = zip(frame["low"], frame["high"], strict=True)
     shown["interval"] = ["" if pd.isna(low) else f"{low:.3f}–{high:.3f}" for low, high in spans]
     for name in ("verdict", "n_a", "n_b", "rounds_a", "rounds_b"):
         shown[name.replace("_", " ")] = frame[name]
+    shown["noise"] = frame["noise"]
     span = "no interval" if overall.low is None else f"{overall.low:.3f}–{overall.high:.3f}"
     footer = [
         f"overall: {overall.ratio:.3f} ({span}), {overall.verdict}: geometric mean of "
         f"{len(frame)} matched cell{'s' * (len(frame) > 1)}; n a {overall.n[1]}, n b "
         f"{overall.n[0]}, {_rounds(frame)}"
     ]
+    busy = noise.of_pairs(frame["noise"])
+    footer += [busy] if busy else []
     for lone in found.unmatched:
         footer.append(f"not compared, {lone.side}: {', '.join(lone.cells)}: {lone.reason}")
     title = "b against a (ratio of tok/s, above 1: b is faster; interval: of the ratio, 99 %)"

@@ -4,8 +4,10 @@ import difflib
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -18,17 +20,14 @@ from omegaconf.errors import (
 )
 
 from runners.harness import overrides
-from runners.harness.errors import UsageError
-from runners.harness.paths import results_dir
+from runners.harness.errors import UsageError, first_line, require_utf8
+from runners.harness.overrides import hint
+from runners.harness.paths import absolute, results_dir, settled
 from runners.harness.schemas import SCHEMAS
 
 C = TypeVar("C")
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
-PROMPT_HINT = (
-    "put the text into quotes of its own, \"prompt.text='…'\", or, exact to the byte, into a file: "
-    "prompt.file=PATH"
-)
 CHANGES_NOTHING = ("timing", "tracking", "resume", "plan")
 """Parts of a config that change neither tokens nor their time."""
 _TYPES = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
@@ -43,6 +42,7 @@ def register() -> None:
     for name, schema in SCHEMAS.items():
         store.store(name=f"{name}_schema", node=schema)
     OmegaConf.register_new_resolver("results_dir", lambda: str(results_dir()), replace=True)
+    OmegaConf.register_new_resolver("absolute", lambda path: str(absolute(path)), replace=True)
     OmegaConf.register_new_resolver(
         "new_id", lambda: secrets.token_hex(4), use_cache=True, replace=True
     )
@@ -62,10 +62,12 @@ def to_config(cfg: DictConfig, schema: type[C]) -> C:
 def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
     """Build ``schema`` from plain values, part by part, so that an error names the whole key."""
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), _literal(values))
+        merged = OmegaConf.merge(OmegaConf.structured(schema), _exact(values, schema))
         assert isinstance(merged, DictConfig)
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     parts = {}
     for field in fields(schema):  # type: ignore[arg-type]
         try:
@@ -79,13 +81,52 @@ def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
         raise UsageError(str(error)) from None
 
 
-def _literal(value: Any) -> Any:
-    """Values in which ``${`` is text, escaped for OmegaConf."""
-    if isinstance(value, dict):
-        return {key: _literal(item) for key, item in value.items()}
-    if isinstance(value, str):
-        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)
-    return value
+def _exact(values: dict[Any, Any], schema: Any, prefix: str = "") -> dict[Any, Any]:
+    """Values as a config of ``schema`` holds them: every path absolute, and ``${`` in a text
+    escaped for OmegaConf. Raises ValueError for a text that no config can hold.
+    """
+    known = {field.name: field for field in fields(schema)} if is_dataclass(schema) else {}
+    hints = get_type_hints(schema) if known else {}
+    exact: dict[Any, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict):
+            exact[name] = _exact(value, hints.get(name), f"{key}.")
+        elif isinstance(value, str):
+            exact[name] = _exact_text(key, value, known[name].metadata if name in known else {})
+        else:
+            exact[name] = value
+    return exact
+
+
+def _exact_text(key: str, text: str, metadata: Mapping[str, str]) -> str:
+    if text == "???":
+        raise ValueError(
+            f"{key}=???: is Hydra's sign for a missing value; {hint(key, quotes=False)}"
+        )
+    if "path" in metadata:
+        try:
+            text = settled(text, metadata["path"])
+        except ValueError as error:
+            raise ValueError(f"{key}={text}: {error}") from None
+    require_utf8(f"{key}={text}")
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
+
+
+@contextmanager
+def before_anything_runs() -> Iterator[None]:
+    """Whatever goes wrong inside is a UsageError, an exception that nobody foresaw included: in a
+    callback Hydra would make a warning of it, and the run would go on unchecked.
+    """
+    try:
+        yield
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from error
+    except Exception as error:
+        raise UsageError(
+            f"internal error in a check: {first_line(error)}; nothing was run; "
+            "TINYGPT_DEBUG=1 shows where"
+        ) from error
 
 
 def one_line(error: Exception) -> str:
@@ -96,19 +137,22 @@ def one_line(error: Exception) -> str:
         options = ", ".join(sorted(error.options, key=lambda o: (len(o) if o.isdigit() else 0, o)))
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: no such option; choose one of {options}"
-    if "Ambiguous value" in text or "requires --multirun" in text:
-        override = text.partition("'")[2].partition("'")[0]
-        if override.startswith("prompt."):
-            return f"{override}: commas make it a list of values; {PROMPT_HINT}"
-        return f"{override}: a list of values is a sweep; add -m"
+    swept = re.search(r"(?:argument|parameters) '(.*?)'(?:\n| requires --multirun)", text, re.S)
+    if swept:
+        word = " ".join(swept[1].split())
+        key = word.partition("=")[0].lstrip("+")
+        if key in overrides.FREE_KEYS:
+            return f"{word}: commas make it a list of values, which is a sweep; {hint(key)}"
+        return f"{word}: a list of values is a sweep; add -m"
     if isinstance(error, OverrideParseException):
-        hint = f"; {PROMPT_HINT}" if error.override.startswith("prompt.") else ""
-        return f"{error.override}: cannot be read as key=value ({text.splitlines()[0]}){hint}"
+        word = " ".join(error.override.split())
+        key = word.partition("=")[0].lstrip("+")
+        if key in overrides.all_text_keys() or key.startswith("hydra."):
+            return f"{word}: is not a value in Hydra's grammar; {hint(key)}"
+        return f"{word}: cannot be read as key=value ({text.splitlines()[0]})"
     if isinstance(cause, InterpolationResolutionError):
-        key = cause.full_key or ""
-        hint = PROMPT_HINT if key.startswith("prompt.") else "quote it or take it out"
         reason = str(cause).splitlines()[0]
-        return f"{key}: ${{...}} refers to another key, and here: {reason}; {hint}"
+        return f"{cause.full_key}: ${{...}} refers to another key, and here: {reason}; take it out"
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(cause)
     if isinstance(cause, OmegaConfBaseException):

@@ -6,9 +6,10 @@ held-out tail is seen by anything. The cut is at the end of a paragraph, line or
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from runners.harness.paths import absolute
+from runners.harness.text_files import read_utf8
 from runners.harness.train_schema import TrainConfig
 from tinygpt.tokenizer import Tokenizer
 
@@ -23,7 +24,7 @@ class Corpus:
     name: str
     """Of the file, without its folder."""
     sha256: str
-    """Of the file's content."""
+    """Of the text in UTF-8."""
     text_bytes: int
     """Bytes of the whole text."""
     train_bytes: int
@@ -39,34 +40,25 @@ class Corpus:
 
 
 def read_text(path: str | None) -> str:
-    """The text of a file, to the byte. Raises ValueError, one line, for what is no such text."""
+    """The text of a file. Raises ValueError, one line, for what is no text to learn from."""
     if path is None:
         raise ValueError(
             "corpus.path: no text is given; corpus.path=FILE, any UTF-8 text, or "
             "experiment=holmes for the one that scripts/fetch_corpus.py fetches"
         )
-    try:
-        text = absolute(path).read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise ValueError(
-            f"corpus.path={path}: no such file; give the path of a UTF-8 text (python "
-            "scripts/fetch_corpus.py fetches the one of experiment=holmes)"
-        ) from None
-    except OSError as error:
-        raise ValueError(
-            f"corpus.path={path}: cannot be read ({error.strerror}); give the path of a UTF-8 text"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"corpus.path={path}: byte {error.start} is not UTF-8; save the text as UTF-8"
-        ) from None
+    text = read_utf8(
+        "corpus.path",
+        path,
+        "give the path of a UTF-8 text (python scripts/fetch_corpus.py fetches the one of "
+        "experiment=holmes)",
+    )
     if not text:
-        raise ValueError(f"corpus.path={path}: is empty (0 bytes); give a text to learn from")
+        raise ValueError(f"corpus.path={path}: is empty; give a text to learn from")
     return text
 
 
 def sha256(text: str) -> str:
-    """A digest of the text as its file has it."""
+    """A digest of the text in UTF-8: that of its file, unless a byte-order mark stands there."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -85,29 +77,38 @@ def split(text: str, held_out: float) -> tuple[str, str]:
 def load(config: TrainConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     """The tokens of ``corpus.path``, by a tokenizer that learns from them unless one is given.
 
-    Raises ValueError, one line, for a text that is too short for the model.
+    Raises ValueError, one line, for a text that is too short for the model's window or vocabulary.
     """
-    path, text = config.corpus.path, read_text(config.corpus.path)
-    learnt, tail = split(text, config.corpus.held_out)
+    path, size = config.corpus.path, config.model.vocab_size
+    text = read_text(path)
+    corpus = _tokenized(Path(path or "").name, text, config.corpus.held_out, size, tokenizer)
+    _require_enough(config, len(corpus.train_ids), len(corpus.held_out_ids))
+    entries = corpus.tokenizer.vocab_size
+    if entries != size:
+        raise ValueError(
+            f"model.vocab_size={size}: the tokenizer of corpus.path={path} has {entries} entries, "
+            f"since no other pair of symbols occurs twice; set model.vocab_size={entries} or give "
+            "a longer text"
+        )
+    return corpus
+
+
+@lru_cache(maxsize=4)
+def _tokenized(
+    name: str, text: str, held_out: float, vocab_size: int, tokenizer: Tokenizer | None
+) -> Corpus:
+    """Remembered, since all jobs of a sweep are checked before the first of them runs."""
+    learnt, tail = split(text, held_out)
     if tokenizer is None:
         # Without a text to learn from there are still the bytes, to count tokens by.
-        size = config.model.vocab_size
-        tokenizer = Tokenizer.train(learnt, size) if learnt else Tokenizer([])
-    train_ids, held_out_ids = tokenizer.encode(learnt), tokenizer.encode(tail)
-    _require_enough(config, len(train_ids), len(held_out_ids))
-    if tokenizer.vocab_size != config.model.vocab_size:
-        raise ValueError(
-            f"model.vocab_size={config.model.vocab_size}: the tokenizer of corpus.path={path} has "
-            f"{tokenizer.vocab_size} entries, since no other pair of symbols occurs twice; set "
-            f"model.vocab_size={tokenizer.vocab_size} or give a longer text"
-        )
+        tokenizer = Tokenizer.train(learnt, vocab_size) if learnt else Tokenizer([])
     return Corpus(
-        name=Path(path or "").name,
+        name=name,
         sha256=sha256(text),
         text_bytes=len(text.encode()),
         train_bytes=len(learnt.encode()),
-        train_ids=train_ids,
-        held_out_ids=held_out_ids,
+        train_ids=tokenizer.encode(learnt),
+        held_out_ids=tokenizer.encode(tail),
         tokenizer=tokenizer,
     )
 

@@ -14,7 +14,7 @@ from runners.harness import progress
 from runners.harness.app import Sweep
 from runners.harness.config import digest
 from runners.harness.errors import UsageError
-from runners.harness.result import Place, discard, owner, write_json
+from runners.harness.result import Place, owner, write_json
 from runners.harness.schema import TrackingConfig
 from runners.harness.tracking import Store, TrackingError, open_store
 
@@ -22,7 +22,7 @@ _RANK = ("interrupted", "failed", "ok")  # the worst first
 
 
 class Delivery:
-    """Delivers the run of the job at ``place``; UsageError, with nothing left, if it cannot."""
+    """Delivers the run of the job at ``place``; TrackingError if its run cannot be opened."""
 
     def __init__(self, config: TrackingConfig, place: Place) -> None:
         self.complete = False
@@ -31,11 +31,7 @@ class Delivery:
         self._rows: list[dict[str, float]] = []
         self._files: list[Path] = []
         self._told = False
-        try:
-            self._run_id = self._store.open_cell(place.folder)
-        except TrackingError as error:
-            discard(place.folder)
-            raise UsageError(f"nothing was run; tracking: {error}") from None
+        self._run_id = self._store.open_cell(place.folder)
 
     def __call__(self, rows: Sequence[dict[str, float]], files: Sequence[Path] = ()) -> None:
         """Deliver figures by their ``step``, and files that are new or changed."""

@@ -14,7 +14,8 @@ _KEY = ["shape", "prompt_tokens", "new_tokens", "sampling", "seed", "device", "t
 _KEY += ["torch"]
 """What a cell shares with its yardstick; weights differ by precision, prompts by batch."""
 _CELL = ["precision", "batch", "cache", "engine"]
-_FIGURES = ["tok_per_s", "speedup", "low", "high", "tpot_ms", "limit_ms", "limit_share", "n"]
+_FIGURES = ["tok_per_s", "lowest", "highest", "speedup", "low", "high", "tpot_ms", "limit_ms"]
+_FIGURES += ["limit_share"]
 
 
 def engines(frame: pd.DataFrame) -> pd.DataFrame:
@@ -31,8 +32,8 @@ def engines(frame: pd.DataFrame) -> pd.DataFrame:
         for _, cell in series.groupby(_CELL, sort=True, dropna=False):
             rows.append(_row(cell, base))
     ordered = [*_CELL, *(name for name in SORT if name not in _CELL)]
-    table = pd.DataFrame(rows, columns=[*ordered, *_FIGURES])
-    for name in _FIGURES[:-1]:  # a column that lacks some is one of figures all the same
+    table = pd.DataFrame(rows, columns=[*ordered, *_FIGURES, "n", "noise"])
+    for name in _FIGURES:  # a column that lacks some is one of figures all the same
         table[name] = pd.to_numeric(table[name], errors="coerce").astype("Float64")
     kinds = [*PRECISION_KINDS, *CACHE_KINDS, *ENGINE_KINDS]
     order = {name: n for n, name in enumerate(kinds)}
@@ -52,5 +53,15 @@ def _row(cell: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
     if base.empty:
         figures |= {"speedup": None, "low": None, "high": None}
     medians = {name: cell[name].median() for name in ("tpot_ms", "limit_ms", "limit_share")}
-    kept = ("tok_per_s", "speedup", "low", "high", "n")
+    kept = ("tok_per_s", "speedup", "low", "high", "n", "lowest", "highest", "noise")
     return row | {name: figures[name] for name in kept} | medians
+
+
+def beyond_limit(table: pd.DataFrame) -> list[str]:
+    """A line on rows that are faster than their limit, which no engine is; none if no row is."""
+    if not table["limit_share"].gt(1).any():
+        return []
+    return [
+        "of limit above 1: the limit was measured in another, slower minute than the steps; "
+        "measure again on a quiet machine"
+    ]

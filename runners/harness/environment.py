@@ -1,4 +1,4 @@
-"""What machine and which code: recorded with every cell, collected once a process.
+"""What machine and which code: recorded with every cell.
 
 What a platform cannot tell is left empty. Nothing here is called inside timed code.
 """
@@ -26,6 +26,7 @@ __all__ = [
     "peak_memory_bytes",
     "reset_peak_memory",
     "state",
+    "threads",
     "usable_cores",
 ]
 
@@ -44,7 +45,7 @@ _SETTINGS = ("OMP_", "KMP_", "MKL_", "GOMP_", "ATEN_CPU_", "CUDA_VISIBLE_", "PYT
 
 @lru_cache(maxsize=1)
 def collect() -> dict[str, Any]:
-    """The machine and its software, as a JSON-like dict: all of it that stays as it is."""
+    """The machine and its software, as a JSON-like dict: what stays the same in a process."""
     import torch
 
     names = sorted(name for name in os.environ if name.startswith(_SETTINGS))
@@ -52,7 +53,6 @@ def collect() -> dict[str, Any]:
         "host": platform.node(),
         "platform": platform.platform(),
         "cpu": machine.cpu() | {"capability": torch.backends.cpu.get_cpu_capability()},
-        "threads": {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()},
         "settings": {name: os.environ[name] for name in names},
         **machine.memory(),
         "gpu": gpu.facts(),
@@ -61,6 +61,13 @@ def collect() -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "code": {key: value for key, value in code().items() if key != "diff"},
     }
+
+
+def threads() -> dict[str, Any]:
+    """The threads that torch has now; each cell sets its own."""
+    import torch
+
+    return {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
 
 
 def state() -> dict[str, Any]:
@@ -113,6 +120,11 @@ def peak_memory_bytes(device: str) -> int | None:
 
 
 def _version(package: str) -> str | None:
+    """The installed version; torch's with its build, which metadata may leave out: 2.14.1+cu130."""
+    if package == "torch":
+        import torch
+
+        return str(torch.__version__)
     try:
         text = metadata.distribution(package).read_text("METADATA") or ""
     except metadata.PackageNotFoundError:

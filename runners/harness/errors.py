@@ -1,5 +1,7 @@
 """What a user did wrong, and how an exception is told in one line."""
 
+import re
+
 
 class UsageError(SystemExit):
     """A command or config that is wrong: one line for the user, exit status 2.
@@ -13,6 +15,19 @@ class UsageError(SystemExit):
 
     def __str__(self) -> str:
         return self.message
+
+
+def require_utf8(text: str) -> None:
+    """Raise ValueError for what was typed, or a path, with bytes that are not UTF-8: Python holds
+    each as half a surrogate pair, which no file and no store can take.
+    """
+    shown = re.sub("[\udc80-\udcff]", lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
+    shown = shown.encode("utf-8", "backslashreplace").decode()
+    if shown != text:
+        raise ValueError(
+            f"{shown}: is not UTF-8; type a text in a UTF-8 terminal or give prompt.file=PATH, and "
+            "rename a file whose name is not UTF-8"
+        )
 
 
 def first_line(error: BaseException) -> str:

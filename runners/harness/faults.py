@@ -3,12 +3,10 @@
 Each takes apart what the cache does for its callers: none can be written from outside it.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from tinygpt.cache import KVCache, RollingCache, Step
+from tinygpt.cache import CacheClass, RollingCache, Step
 
 
 class RopeFromZero(RollingCache):
@@ -49,7 +47,7 @@ class TrimAfterAttention(RollingCache):
         return k, v
 
 
-FAULTS: dict[str, Callable[..., KVCache]] = {
+FAULTS: dict[str, CacheClass] = {
     "rope": RopeFromZero,
     "mask": TopLeftMask,
     "window": TrimAfterAttention,

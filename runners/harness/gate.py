@@ -1,8 +1,11 @@
 """The gate: a fast path computes what the slow one does, shown for every cell before its clock.
 
 Teacher-forced: a few dozen ids are generated with the cell's own engine, cache and batch, and one
-causal forward pass without a cache over prompt and ids gives the reference logits at each of
-their positions. Logits decide; ids are judged by the reference's own margin.
+forward pass without a cache over prompt and ids gives the reference logits at each of their
+positions. Logits decide; ids are judged by the reference's own margin.
+
+The reference of an exact cache is the plain causal pass, inside the window. That of an approximate
+one is a pass in which each query sees what the cache's class states, past its first wrap, too.
 """
 
 from dataclasses import dataclass
@@ -10,13 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinygpt.config import PrecisionConfig
+from tinygpt import cost, reference
+from tinygpt.cache import CACHES, CacheClass, Seen, as_they_are
+from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig
 from tinygpt.engines import Engine
 from tinygpt.generation import go_on
 from tinygpt.model import GPT
 
 NEW_TOKENS = 32
-"""Ids generated for the gate at most; fewer where the window or the cell ends before."""
+"""Ids compared at most; fewer where the window or the cell ends before. Of an approximate cache the
+first ones are, and as many before its first wrap and after it."""
 FP32_TOLERANCE = 1e-4
 """Largest difference of a logit in fp32, where 2e-6 is usual; also in int8, whose reference has the
 same rounded weights and computes in fp32."""
@@ -25,6 +31,12 @@ BF16_TOLERANCE = 0.05
 weights, so what differs is the order of additions: 1 to 2 %; a wrong mask or position: 60 %."""
 ROWS_AT_ONCE = 8
 """Rows compared at a time: the reference has logits for every position."""
+
+
+def _name(cache: CacheConfig) -> str:
+    if CACHES[cache.kind].exact:
+        return "a forward pass without cache"
+    return f"a forward pass over what cache={cache.kind} states that it sees"
 
 
 @dataclass(frozen=True)
@@ -39,36 +51,104 @@ class GateResult:
     """Empty when the path is right."""
 
 
-def tolerance(precision: PrecisionConfig, largest: float) -> float:
+def tolerance(precision: PrecisionConfig, largest: float, seen: Seen | None = None) -> float:
     """Largest difference of a logit that ``precision`` explains, where the largest is ``largest``.
 
-    bf16 rounds activations and cache; the others compute in fp32.
+    bf16 rounds activations and cache; the others compute in fp32. A cache that states that it
+    rounds is like bf16: a value between two steps may be rounded either way.
     """
-    return BF16_TOLERANCE * largest if precision.kind == "bf16" else FP32_TOLERANCE
+    rounds = seen is not None and seen.kept is not as_they_are
+    coarse = rounds or precision.kind == "bf16"
+    return BF16_TOLERANCE * largest if coarse else FP32_TOLERANCE
+
+
+def first_wrap(cache: CacheClass, model: GPT, prompt_tokens: int, tokens: int) -> int:
+    """How many of ``tokens`` there are before one is fed that does not see all those before it, the
+    prompt's own apart; ``tokens`` where there is none.
+    """
+    seen = cache.seen(model.config, prompt_tokens, tokens).mask.sum(dim=-1)
+    lacking = seen[prompt_tokens:] < torch.arange(prompt_tokens, tokens) + 1
+    return prompt_tokens + int(lacking.int().argmax()) if lacking.any() else tokens
+
+
+def most_new_tokens(cache: CacheConfig, window: int, prompt_tokens: int, new_tokens: int) -> int:
+    """The most ids that the gate generates: those of a class's first wrap are known to it only."""
+    if CACHES[cache.kind].exact:
+        return min(new_tokens, NEW_TOKENS, window + 1 - prompt_tokens)
+    return min(new_tokens, window + NEW_TOKENS)
+
+
+def needed_bytes(
+    model: ModelConfig,
+    cache: CacheConfig,
+    batch: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    values: int,
+) -> int:
+    """Bytes that ``check`` takes at its peak, with ``values`` bytes an activation."""
+    rows = min(batch, ROWS_AT_ONCE)
+    n = prompt_tokens + most_new_tokens(cache, model.context_length, prompt_tokens, new_tokens)
+    work = cost.activation_bytes(model, rows, n, values)
+    if CACHES[cache.kind].exact:
+        positions, compared = n, n - prompt_tokens
+    else:
+        positions = compared = min(n - prompt_tokens, 3 * NEW_TOKENS + 1)
+        scores = 4 * rows * model.n_heads * reference.QUERIES_AT_ONCE
+        work += n * (4 * scores + 4 * n * 8)  # and masks and distances
+    return work + 4 * model.vocab_size * (batch * compared + 4 * rows * positions)
+
+
+def _steps(
+    cache: CacheConfig, model: GPT, prompt_tokens: int, new_tokens: int
+) -> tuple[int, list[int]]:
+    """How many new ids to generate, and which of them to compare, by their number."""
+    window, of = model.config.context_length, CACHES[cache.kind]
+    most = most_new_tokens(cache, window, prompt_tokens, new_tokens)
+    if of.exact:
+        return most, [*range(most)]
+    wrap = first_wrap(of, model, prompt_tokens, prompt_tokens + most) - prompt_tokens
+    end = min(most, wrap + 1 + NEW_TOKENS)
+    return end, sorted({*range(min(NEW_TOKENS, end)), *range(max(0, wrap - NEW_TOKENS), end)})
 
 
 @torch.inference_mode()
 def check(
-    engine: Engine, model: GPT, prompt: Tensor, new_tokens: int, precision: PrecisionConfig
+    engine: Engine,
+    model: GPT,
+    prompt: Tensor,
+    new_tokens: int,
+    precision: PrecisionConfig,
+    cache: CacheConfig,
 ) -> GateResult:
-    """Compare ``engine`` on ``prompt`` (B, P) with ``model``'s full forward pass."""
-    prompt_tokens = prompt.shape[1]
-    new_tokens = min(new_tokens, NEW_TOKENS, model.config.context_length + 1 - prompt_tokens)
-    steps: list[Tensor] = []
+    """Compare ``engine``, which runs ``cache``, on ``prompt`` (B, P) with a forward pass over all
+    tokens at once: ``model``'s own, or the one that an approximate cache states.
+    """
+    prompt_tokens, of = prompt.shape[1], CACHES[cache.kind]
+    end, compared = _steps(cache, model, prompt_tokens, new_tokens)
+    wanted, steps = set(compared), list[Tensor]()
+    n = 0
 
     def pick(logits: Tensor) -> Tensor:
-        steps.append(logits.float().clone())
+        nonlocal n
+        if n in wanted:
+            steps.append(logits.float().clone())
+        n += 1
         return logits.argmax(dim=-1)
 
-    ids = engine.generate(prompt, new_tokens, pick, go_on)
-    new = ids[:, prompt_tokens:]
+    ids = engine.generate(prompt, end, pick, go_on)
+    at = torch.tensor(compared, device=ids.device) + prompt_tokens - 1
+    new = ids[:, at + 1]
+    seen = None if of.exact else of.seen(model.config, prompt_tokens, ids.shape[1] - 1)
     differences: list[float] = []
     largest, ties, strays = 0.0, 0, 0
     for rows in range(0, len(ids), ROWS_AT_ONCE):
         part = slice(rows, rows + ROWS_AT_ONCE)
-        slow = model(ids[part, :-1]).float()[:, prompt_tokens - 1 :]
+        before = ids[part, :-1]
+        slow = model(before)[:, at] if seen is None else reference.forward(model, before, seen, at)
+        slow = slow.float()
         largest = max(largest, float(slow.abs().max()))
-        fast = torch.stack([logits[part] for logits in steps], dim=1)  # (rows, N, V)
+        fast = torch.stack([logits[part] for logits in steps], dim=1)  # (rows, compared, V)
         difference = float((fast - slow).abs().max())
         differences.append(difference)
         chosen = slow.gather(-1, new[part, :, None])[..., 0]
@@ -76,13 +156,13 @@ def check(
         strays += int((below > 2 * difference).sum())
         ties += int(((below > 0) & (below <= 2 * difference)).sum())
     worst = float(torch.tensor(differences).max())  # NaN if any is
-    limit = tolerance(precision, largest)
+    limit = tolerance(precision, largest, seen)
     reason = ""
     if not worst <= limit:
         ties = 0  # a margin of that size says nothing
         reason = (
-            f"logits differ by {worst:.2g} from a forward pass without cache "
-            f"({precision.kind} allows {limit:.2g}): the cache, mask or positions are wrong"
+            f"logits differ by {worst:.2g} from {_name(cache)} ({precision.kind} allows "
+            f"{limit:.2g}): the cache, mask or positions are wrong"
         )
     elif strays:
         reason = (

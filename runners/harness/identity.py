@@ -9,7 +9,9 @@ import torch
 from runners.harness import environment
 from runners.harness.config import CHANGES_NOTHING
 from runners.harness.schema import RunConfig
+from tinygpt.cache import CACHES
 from tinygpt.checkpoint import weights_sha256
+from tinygpt.config import CacheConfig
 from tinygpt.model import GPT
 from tinygpt.tokenizer import Tokenizer
 
@@ -41,6 +43,11 @@ def tags(
         "tinygpt.machine": machine,
         "tinygpt.torch": torch.__version__,
     }
+
+
+def approximate(cache: CacheConfig) -> dict[str, str]:
+    """The tag of a cell whose cache is an approximation by design; none for an exact one."""
+    return {} if CACHES[cache.kind].exact else {"tinygpt.approximate": "true"}
 
 
 def sha256(content: object) -> str:

@@ -1,12 +1,14 @@
 """The life of a job whose result is kept, whatever its kind: on disk first, in MLflow second."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runners.harness import checks, progress, result
+from runners.harness import checks, inputs, progress, result
 from runners.harness.app import Finished, Terminated
 from runners.harness.config import to_dict
+from runners.harness.errors import first_line
 from runners.harness.result import CellResult, Place
 from runners.harness.schema import BenchConfig
 from runners.harness.text_schema import SampleConfig, VerifyConfig
@@ -40,15 +42,19 @@ def keep(
     store, place = open_store(config.tracking), place or Place.of_job()
     report = progress.CellProgress(place)
     stopped: KeyboardInterrupt | None = None
+    copies: dict[str, str] = {}
     try:
-        result.begin(place, kind, to_dict(config))
-        copies = checks.prompt_files(config.prompt)
+        with inputs.threads(config.device, []):
+            result.begin(place, kind, to_dict(config))
         try:
+            copies = checks.prompt_files(config.prompt)
             measured = run(config, report)
         except KeyboardInterrupt as stop:
             stopped = stop
             reason = "SIGTERM" if isinstance(stop, Terminated) else "Ctrl-C"
             measured = CellResult("interrupted", reason)
+        except (Exception, SystemExit) as error:  # the other jobs of a sweep run all the same
+            measured = CellResult("failed", first_line(error), error=traceback.format_exc())
         measured.files |= copies
         result.finish(place, measured)
     except OSError as error:

@@ -47,7 +47,7 @@ def figures(
     module = Products(model, config.precision, batch).eval()
     widths = [module.shapes[name][1] for name in module.matrices()]
     rows = [torch.randn(batch, width, device=model.device) for width in widths]
-    kept = toolchain.compiler() != "" and packages.path_of(module, rows).exists()
+    kept = toolchain.compiler() != "" and packages.kept(packages.path_of(module, rows))
     generated = kept or config.engine.kind == "compiled"
     report("limit")
     ways = [*_eager(model, module, rows, config.precision)]

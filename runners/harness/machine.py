@@ -6,9 +6,10 @@ What a platform cannot tell is None: macOS and Windows have neither /proc nor co
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 SYSTEM = Path("/")
 """Where proc/ and sys/ are."""
 _CPU0 = "sys/devices/system/cpu/cpu0/cpufreq"
+_SHORTEST_S = 0.5
+"""Of a span in which the cores' time is told well enough: they count in hundredths of a second."""
 _UNLIMITED = 2**60
 """Version 1 of the control groups says "no limit" by a limit beyond this."""
 
@@ -84,6 +87,41 @@ def mhz() -> float | None:
 def load_average() -> list[float] | None:
     """Runnable processes over the last 1, 5 and 15 minutes, where the platform counts them."""
     return told(lambda: list(os.getloadavg()))
+
+
+class CpuTime(NamedTuple):
+    """What the cores that this process may use have done by now, in seconds."""
+
+    at: float
+    """By the clock."""
+    cores: int
+    busy: float
+    """Of all processes together; what a hypervisor takes for other machines counts as well."""
+    own: float
+    """Of this process."""
+
+
+def cpu_time() -> CpuTime | None:
+    """The time that the cores have spent, to be told apart by ``others_share``."""
+    return told(_cpu_time)
+
+
+def _cpu_time() -> CpuTime:
+    every, bound = psutil.cpu_times(percpu=True), affinity() or []
+    mine = [every[core] for core in bound if core < len(every)] or every
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    busy = sum(getattr(core, name, 0.0) for core in mine for name in names)
+    return CpuTime(time.perf_counter(), len(mine), busy, time.process_time())
+
+
+def others_share(start: CpuTime | None, end: CpuTime | None) -> float | None:
+    """The share of the cores' time that other processes took between two moments; None where the
+    platform does not tell, and for a span too short to tell.
+    """
+    if start is None or end is None or end.at - start.at < _SHORTEST_S:
+        return None
+    others = (end.busy - start.busy) - (end.own - start.own)
+    return min(1.0, max(0.0, others / (end.cores * (end.at - start.at))))
 
 
 def read(path: str) -> str | None:

@@ -1,7 +1,8 @@
 """From raw seconds to named figures. B rows, P prompt tokens, N new tokens.
 
-The prompt's tokens never count in a rate. Each repeat's rate is kept and the median reported:
-never the mean of rates. A figure that N does not allow is left out, not zero and not infinite.
+The prompt's tokens never count in a rate. Each repeat's rate is kept, and what is reported is the
+tokens over the median of the times, so that the figures of a cell belong together: never the mean
+of rates. A figure that N does not allow is left out, not zero and not infinite.
 """
 
 import json
@@ -24,21 +25,21 @@ def summarise(config: BenchConfig, result: CellResult, *, prompt_tokens: int) ->
         return
     batch, new = config.batch.size, config.length.new_tokens
     per_repeat = rates(batch * new, e2e)
-    output = stats.spread(per_repeat)
+    output, ttft_s = stats.rate_spread(per_repeat), stats.spread(ttft).median
     figures: dict[str, float | None] = {
         "output_tok_per_s": output.median,
         "output_tok_per_s_low": output.low,
         "output_tok_per_s_high": output.high,
         "output_tok_per_s_cv": output.variation,
         "repeats": output.n,
-        "ttft_ms": stats.spread(ttft).median * 1e3,
+        "ttft_ms": ttft_s * 1e3,
         "e2e_ms": stats.spread(e2e).median * 1e3,
-        "prefill_tok_per_s": stats.spread(rates(batch * prompt_tokens, ttft)).median,
+        "prefill_tok_per_s": batch * prompt_tokens / ttft_s,
     }
     if new > 1:
-        decode = [end - first for first, end in zip(ttft, e2e, strict=True)]
-        figures["tpot_ms"] = stats.spread(decode).median / (new - 1) * 1e3
-        figures["decode_tok_per_s"] = stats.spread(rates(batch * (new - 1), decode)).median
+        decode_s = stats.spread([end - first for first, end in zip(ttft, e2e, strict=True)]).median
+        figures["tpot_ms"] = decode_s / (new - 1) * 1e3
+        figures["decode_tok_per_s"] = batch * (new - 1) / decode_s
     gaps = result.timings.get("itl_s")
     if gaps:
         for percent, value in stats.percentiles(gaps).items():

@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from runners.harness import overrides
 from runners.harness.config import (
     CONFIG_ERRORS,
-    PROMPT_HINT,
     flatten,
     from_dict,
     one_line,
@@ -25,10 +24,13 @@ from runners.harness.paths import absolute, conf_dir, config_groups, group_optio
 from runners.harness.result import read_rows
 from runners.harness.schema import TrackingConfig
 from runners.harness.stored import Stored
+from runners.harness.text_files import read_utf8
 from runners.harness.tracking import TrackingError
 
 _TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
 """The part of a config that only one kind has."""
+_ABOUT_A_COMMAND = ("tracking", "hydra", "resume", "plan")
+"""Parts of a config that say nothing about a run."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,14 @@ def from_file(name: str) -> Original:
     """A config.yaml from anywhere, with the result beside it where there is one."""
     path = absolute(name)
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        config = yaml.safe_load(read_utf8("config", name, "give a run's config.yaml"))
+    except yaml.YAMLError as error:
         line = str(error).splitlines()[0]
         raise UsageError(
             f"config={name}: cannot be read ({line}); give a run's config.yaml"
         ) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     kinds = [kind for kind, part in _TELLING.items() if isinstance(config, dict) and part in config]
     if len(kinds) != 1:
         raise UsageError(
@@ -124,6 +128,8 @@ class Again:
     """Typed."""
     changed: dict[str, tuple[Any, Any]]
     """Old and new value of each dotted key that the words changed."""
+    filled: dict[str, Any]
+    """Today's default of each dotted key that the stored config, being older, does not have."""
     choices: dict[str, str]
 
 
@@ -134,27 +140,44 @@ def again(
 
     A prompt that came from a file is read from the run's own copy of it.
     """
-    values = json.loads(json.dumps(original.config))
+    _require_parts(original.config, schema)
+    values = to_dict(from_dict(original.config, schema))
+    before = flatten(values)
     choices = dict(original.record.get("choices", {}))
     groups = config_groups()
+    parsed_words = _parse(words)
+    sources = {f"prompt.{key}": key for key in values.get("prompt", {}) if key != "tokens"}
+    if any(word.key_or_group in sources and word.value() is not None for word in parsed_words):
+        values["prompt"] |= dict.fromkeys(sources.values())  # the new prompt replaces the old one
     # Options first, wherever they stand, as in any command.
-    for parsed in sorted(_parse(words), key=lambda word: word.key_or_group not in groups):
+    for parsed in sorted(parsed_words, key=lambda word: word.key_or_group not in groups):
         _apply(values, parsed, choices)
-    for part in fields(schema):
-        found = values.get(part.name, {})
-        if part.default_factory is not MISSING and not isinstance(found, dict):
-            key = f"{part.name}.{fields(part.default_factory)[0].name}"  # type: ignore[arg-type]
-            raise UsageError(f"{part.name}={found}: {part.name} has keys of its own, such as {key}")
-    before, after = (flatten(to_dict(from_dict(v, schema))) for v in (original.config, values))
+    _require_parts(values, schema)
+    after = flatten(to_dict(from_dict(values, schema)))
     changed = {
         key: (before.get(key), value)
         for key, value in after.items()
         if value != before.get(key) and not key.startswith("tracking.")
     }
+    stored = flatten(original.config)
+    filled = {
+        key: value
+        for key, value in before.items()
+        if key not in stored and key not in changed and key.split(".")[0] not in _ABOUT_A_COMMAND
+    }
     values["tracking"] = to_dict(tracking)
     values |= {key: False for key in ("resume", "plan") if key in values}
     _use_own_prompt(original, values, changed)
-    return Again(from_dict(values, schema), changed, choices)
+    return Again(from_dict(values, schema), changed, filled, choices)
+
+
+def _require_parts(values: dict[str, Any], schema: type) -> None:
+    """UsageError for a plain value in the place of a part of the config."""
+    for part in fields(schema):
+        found = values.get(part.name, {})
+        if part.default_factory is not MISSING and not isinstance(found, dict):
+            key = f"{part.name}.{fields(part.default_factory)[0].name}"  # type: ignore[arg-type]
+            raise UsageError(f"{part.name}={found}: {part.name} has keys of its own, such as {key}")
 
 
 def _parse(words: Sequence[str]) -> list[Override]:
@@ -164,9 +187,10 @@ def _parse(words: Sequence[str]) -> list[Override]:
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
     for override in parsed:
-        if override.is_sweep_override() and override.key_or_group.startswith("prompt."):
+        if override.is_sweep_override() and override.key_or_group in overrides.FREE_KEYS:
             raise UsageError(
-                f"{override.input_line}: commas make it a list of values; {PROMPT_HINT}"
+                f"{override.input_line}: commas make it a list of values; "
+                f"{overrides.hint(override.key_or_group)}"
             )
         if override.is_sweep_override() or override.is_add() or override.is_delete():
             raise UsageError(
@@ -192,9 +216,9 @@ def _apply(values: dict[str, Any], override: Override, choices: dict[str, str]) 
     part: Any = values
     for name in parts:
         part = part.get(name) if isinstance(part, dict) else None
-    others = ("tracking", "hydra", "resume", "plan")  # which are about a command, not about a run
-    if not isinstance(part, dict) or last not in part or key.split(".")[0] in others:
-        keys = [k for k in flatten(values) if k.split(".")[0] not in others]
+    foreign = key.split(".")[0] in _ABOUT_A_COMMAND
+    if not isinstance(part, dict) or last not in part or foreign:
+        keys = [k for k in flatten(values) if k.split(".")[0] not in _ABOUT_A_COMMAND]
         near = [k for k in keys if k.split(".")[0] == parts[0]] if parts else []
         known = ", ".join(near or dict.fromkeys(k.split(".")[0] for k in keys))
         raise UsageError(f"{key}: no such key in the stored config, which has {known}")

@@ -28,10 +28,29 @@ def results_dir() -> Path:
 
 
 def absolute(path: str) -> Path:
-    """A path as its user meant it: relative to where the command was typed, whatever Hydra made
-    the working directory since.
+    """A path as its user meant it: a leading ``~`` is the home folder, and all else is relative to
+    where the command was typed, whatever Hydra made the working directory since. ValueError for
+    the home of a user who does not exist.
     """
-    return Path(to_absolute_path(path))
+    try:
+        # Only of what was typed: Path would make ``~`` of ``./~``.
+        return Path(to_absolute_path(str(Path(path).expanduser() if path[:1] == "~" else path)))
+    except RuntimeError:
+        raise ValueError(f"no user has the home {path}; for a file write ./{path}") from None
+
+
+def settled(path: str, holds: str = "") -> str:
+    """A path as a config keeps it, so that it is found from every folder: absolute.
+
+    With ``holds`` the key takes a name as well: a single word stays a name, unless it is a folder
+    that has the file ``holds``. Raises ValueError for an empty path.
+    """
+    if not path:
+        raise ValueError("it is empty; give a path")
+    if holds and re.fullmatch(r"[\w.-]+", path):
+        is_name = path == "none" or not (absolute(path) / holds).is_file()
+        return path if is_name else str(absolute(path))
+    return str(absolute(path))
 
 
 def unwritable(folder: Path) -> str:

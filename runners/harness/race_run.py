@@ -22,6 +22,7 @@ from torch import Tensor
 from runners.harness import inputs, timing
 from runners.harness.checks import read_prompt
 from runners.harness.text_schema import RaceConfig
+from tinygpt.cache import CACHES
 from tinygpt.config import CacheConfig, SamplerConfig
 from tinygpt.engines import Engine, make_engine
 from tinygpt.generation import OnToken, Pick, go_on
@@ -118,6 +119,8 @@ class Race:
     measured_s: float = 0.0
     """Seconds that loading, warming up and both passes took."""
     notes: list[str] = field(default_factory=list)
+    exact: bool = True
+    """Whether the cache is to write the same text, inside the window."""
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -152,7 +155,7 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
     report("load")
     device, notes = torch.device(config.device.kind), list[str]()
     model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config)
+    tokenizer = inputs.make_tokenizer(config, notes)
     text = read_prompt(config.prompt)
     assert tokenizer is not None, "check_text has looked for it"
     assert text is not None, "the config has a default"
@@ -172,6 +175,7 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
         cached=sides[1],
         measured_s=perf_counter() - start,
         notes=notes,
+        exact=CACHES[config.cache.kind].exact,
     )
 
 

@@ -211,11 +211,13 @@ def sentence(race: Race) -> str:
 
 
 def same_text(race: Race) -> str:
-    """Whether both wrote the same, as they must inside the window."""
+    """Whether both wrote the same, as they must inside the window unless a cache approximates."""
     at, window = race.first_difference, race.window
     if at is None:
         return f"Both wrote the same {race.new_tokens:,} tokens."
     part = f"The texts part at new token {at + 1:,} of {race.new_tokens:,}"
+    if not race.exact:
+        return f"{part}: the {race.cached.cache} cache is an approximation, and its text another."
     if at >= window + 1 - race.prompt_tokens:
         return f"{part}, past the window of {window}: a cache holds what a rerun has forgotten."
     return (

@@ -16,21 +16,24 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from runners.harness import engine_table, tables
-from runners.harness.columns import HEADINGS, insert_after, numeric, texts
+from runners.harness import engine_table, noise, tables
+from runners.harness.columns import HEADINGS, folded, numeric, texts
 from runners.harness.result import TABLES
 from runners.harness.stream import reader_gone
 
 _CELL_COLUMNS = (
     "cell model device threads batch prompt_tokens new_tokens cache sampler engine precision round "
     "outcome output_tok_per_s low high repeats ttft_ms tpot_ms kv_cache_bytes peak_memory_bytes "
-    "stable reason"
+    "stable noise reason"
 ).split()
+_RANGES = {"": "range"} | {f"{side}_": f"{side} range" for side in ("none", "cpu", "a", "b")}
+"""The columns that the ends of a side's rates become, by the side's prefix."""
 _FIGURES = (
     "cell outcome output_tok_per_s tok_per_s none_tok_per_s cpu_tok_per_s a_tok_per_s b_tok_per_s "
     "speedup ratio interval verdict wins limit_share repeats ttft_ms tpot_ms kv_cache_bytes "
-    "peak_memory_bytes id kind when cells ok overrides setting"
+    "peak_memory_bytes id kind when cells ok overrides setting noise n n_none n_cpu"
 ).split()  # always columns, however alike
+_FIGURES += _RANGES.values()
 _FIRST_TO_GO = [
     "peak MiB",
     "limit ms",
@@ -42,7 +45,7 @@ _FIRST_TO_GO = [
     "n none",
     "n cpu",
 ]
-_FIRST_TO_GO += ["rounds a", "rounds b", "n a", "n b"]
+_FIRST_TO_GO += ["rounds a", "rounds b", "n a", "n b", *_RANGES.values(), "noise"]
 _PIPED_WIDTH = 140
 
 
@@ -63,7 +66,8 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
     left, if there are any, and ``note`` says why if there are not.
     """
     overrides = str(cells["overrides"].iloc[0]) if len(cells) else ""
-    devices = tables.device_comparison(cells)
+    caches, devices = tables.cache_speedup(cells), tables.device_comparison(cells)
+    engines = engine_table.engines(cells)
     missed = cells["outcome"].ne("ok") & cells["device"].ne("cpu")
     other = str(cells["device"][missed].iloc[0]) if missed.any() else "cuda"
     elsewhere = f" on a machine with {other}" if missed.any() else ""
@@ -82,29 +86,36 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
             cells[_CELL_COLUMNS],
             f"cells{only} (interval: of the median, 95 %)",
             note or "there are none",
+            _lines(noise.of_cells(cells.to_dict("records"))),
         ),
         Table(
             "cache",
-            tables.cache_speedup(cells),
+            caches,
             f"cache against none{only} (interval: of the speed-up, 99 %)",
             filled_by("no two cells differ in the cache alone", "", cache="none,rolling"),
+            _lines(noise.of_pairs(caches["noise"])),
         ),
         Table(
             "device",
             devices,
             f"device against cpu{only} (interval: of the speed-up, 99 %)",
             filled_by("no cell was measured on two devices", elsewhere, device=f"cpu,{other}"),
-            tables.crossovers(devices),
+            tables.crossovers(devices) + _lines(noise.of_pairs(devices["noise"])),
         ),
         Table(
             "engine",
-            engine_table.engines(cells),
+            engines,
             f"engines as multiples of {engine_table.YARDSTICK}{only} (interval: 99 %)",
             filled_by(
                 "no two engines were measured", "", engine="eager,compiled", cache="rolling,static"
             ),
+            engine_table.beyond_limit(engines) + _lines(noise.of_pairs(engines["noise"])),
         ),
     ]
+
+
+def _lines(line: str) -> list[str]:
+    return [line] if line else []
 
 
 def command(overrides: str, **axes: str) -> str:
@@ -233,10 +244,15 @@ def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
             names = next(iter(columns.values()))
             which = [c for c, r in zip(names, reasons, strict=True) if r == reason]
             footer.append(f"{', '.join(which)}: {reason}")
-    low, high = columns.pop("low", None), columns.pop("high", None)
-    if low and high:
-        spans = [f"{a}–{b}" if "-" not in (a, b) else "-" for a, b in zip(low, high, strict=True)]
-        columns = insert_after(columns, ("output_tok_per_s", "speedup"), "interval", spans)
+    columns = folded(columns, "low", "high", "interval", ("output_tok_per_s", "speedup"))
+    for prefix, name in _RANGES.items():
+        columns = folded(
+            columns, f"{prefix}lowest", f"{prefix}highest", name, (f"{prefix}tok_per_s",)
+        )
+        if "-" not in columns.get("interval", []):  # which says it better
+            columns.pop(name, None)
+    if not any(map(noise.is_noisy, frame.get("noise", []))):
+        columns.pop("noise", None)
     said, kept = [], {}
     for name, column in columns.items():
         values = set(column) - {"-"}

@@ -15,7 +15,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 from runners.harness import app, environment, inputs, original, verdict
-from runners.harness.config import CONFIG_ERRORS, flatten, one_line, to_config, to_dict
+from runners.harness.config import (
+    CONFIG_ERRORS,
+    before_anything_runs,
+    flatten,
+    one_line,
+    to_config,
+    to_dict,
+)
 from runners.harness.delivery import outcome_of, sum_up, tracked_sweep
 from runners.harness.errors import UsageError
 from runners.harness.folders import check_store
@@ -44,8 +51,9 @@ class Job:
 
 def rerun(config: RerunConfig, words: Sequence[str]) -> list[app.Finished]:
     """Run again what ``config`` names, changed by ``words``; UsageError before anything ran."""
-    top, olds = _originals(config)
-    jobs = [_prepare(old, words, config) for old in olds]
+    with before_anything_runs():
+        top, olds = _originals(config)
+        jobs = [_prepare(old, words, config) for old in olds]
     if config.strict:
         _refuse_drift(jobs)
     _tell(top, jobs)
@@ -125,8 +133,13 @@ def _refuse_drift(jobs: list[Job]) -> None:
 
 
 def _changed_since(old: Original, again: Again) -> list[str]:
-    """Presets, code, versions, hardware and weights, as far as the old run told them."""
-    lines = _presets(old)
+    """Keys, presets, code, versions, hardware and weights, as far as the old run told them."""
+    lines = [
+        f"config: {key} is not in the stored config, which is older; today's default is used: "
+        f"{value}"
+        for key, value in again.filled.items()
+    ]
+    lines += _presets(old)
     if old.environment:
         found = environment.differences(old.environment, environment.collect())
         lines += [difference.line for difference in found]
@@ -156,11 +169,15 @@ def _presets(old: Original) -> list[str]:
         return [f"presets: its command cannot be composed today: {error}"]
     except CONFIG_ERRORS as error:
         return [f"presets: its command cannot be composed today: {one_line(error)}"]
-    stored = flatten(old.config)
+    stored, typed = flatten(old.config), {word.lstrip("+").partition("=")[0] for word in words}
     return [
         f"presets: {key} {stored[key]} -> {value} (the old value is used)"
         for key, value in today.items()
-        if key in stored and value != stored[key] and not key.startswith("tracking.")
+        if key in stored
+        and value != stored[key]
+        # No preset decides these; and a path that was typed may mean another file from here.
+        and key not in typed
+        and not key.startswith("tracking.")
     ]
 
 

@@ -112,7 +112,7 @@ def owner() -> dict[str, Any]:
 
 
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
-    """Put down what is about to run, and by whom.
+    """Put down what is about to run, and by whom; called under the threads that it will have.
 
     Raises FileExistsError where the folder has files of these names that are not a cell's.
     """
@@ -135,7 +135,8 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
         with (place.folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
             yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
     noise = {name: {"start": told, "end": None} for name, told in now.items()}
-    write_json(place.folder / "environment.json", environment.collect() | noise)
+    facts = {**environment.collect(), "threads": environment.threads(), **noise}
+    write_json(place.folder / "environment.json", facts)
     diff = environment.code().get("diff")
     if diff:
         (place.folder / "code.diff").write_bytes(diff.encode())

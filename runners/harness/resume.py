@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from runners.harness import environment, identity, inputs, progress, record
+from runners.harness import identity, inputs, progress, record
 from runners.harness.app import Finished, Sweep
 from runners.harness.checks import read_prompt
 from runners.harness.config import digest, from_dict, to_dict
@@ -121,12 +121,11 @@ def _cell_hash(config: BenchConfig) -> str:
     """The hash of a cell that has not run; empty where it cannot run here."""
     if inputs.missing_device(config.device.kind):
         return ""
-    environment.collect()  # before the threads are this cell's own
     notes: list[str] = []
     values = to_dict(config)
     names = ("model", "device", "precision", "tracking", "seed", "checkpoint")
     model = _model(json.dumps({name: values[name] for name in names}))
-    tokenizer = inputs.make_tokenizer(config) if read_prompt(config.prompt) else None
+    tokenizer = inputs.make_tokenizer(config, notes) if read_prompt(config.prompt) else None
     prompt = inputs.make_prompt(config, tokenizer, notes)
     with inputs.threads(config.device, notes):
         return identity.tags(config, model, prompt.tolist())["tinygpt.cell_hash"]

@@ -27,7 +27,11 @@ def sample(config: SampleConfig, show: Show) -> CellResult:
 
 def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
     device = torch.device(config.device.kind)
-    model, tokenizer = inputs.make_model(config, device), inputs.make_tokenizer(config)
+    result.outcome, result.reason = inputs.obstacle(config, device)
+    if result.reason:
+        return
+    model = inputs.make_model(config, device)
+    tokenizer = inputs.make_tokenizer(config, result.notes)
     assert tokenizer is not None, "checked before the run"
     texts = checks.read_prompts(config.prompt)
     prompts = [
@@ -46,6 +50,7 @@ def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
     result.tags |= identity.tags(
         config, model, [prompt[0].tolist() for prompt in prompts], tokenizer
     )
+    result.tags |= identity.approximate(config.cache)
     for text, prompt in zip(texts, prompts, strict=True):
         show(text, "")
         writer = _Writer(config, engine, sampler, tokenizer)

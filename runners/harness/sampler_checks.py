@@ -9,6 +9,7 @@ from torch import Tensor
 from runners.harness.verify_report import Check, judged
 from tinygpt.config import SamplerConfig
 from tinygpt.sampling import make_sampler
+from tinygpt.seeds import whole_seed
 
 _ROWS, _STEPS, _VOCAB = 16, 64, 1000
 _DRAWS = f"{_ROWS * _STEPS:,} draws"
@@ -16,13 +17,14 @@ _DRAWS = f"{_ROWS * _STEPS:,} draws"
 
 def check_sampler(seed: int, device: torch.device) -> list[Check]:
     """Every property, with draws that come from ``seed``; takes a fraction of a second."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(whole_seed("checks", seed))
     logits = torch.randn(_ROWS, _VOCAB, generator=generator).to(device)
+    tied = logits.round()  # a handful of values, each of many tokens: the lowest ids are to win
     return [
-        _argmax("temperature 0", SamplerConfig(), logits, seed),
-        _argmax("top_k 1", SamplerConfig(temperature=1.0, top_k=1), logits, seed),
+        _argmax("temperature 0", SamplerConfig(), tied, seed),
+        _argmax("top_k 1", SamplerConfig(temperature=1.0, top_k=1), tied, seed),
         _argmax("top_p 1e-8", SamplerConfig(temperature=1.0, top_p=1e-8), logits, seed),
-        _top_k(logits, seed),
+        _top_k(tied, seed),
         _top_p(device, seed),
         _penalty(device, seed),
         _seed(logits, seed),
@@ -43,15 +45,21 @@ def _draw(
 
 
 def _argmax(what: str, config: SamplerConfig, logits: Tensor, seed: int) -> Check:
-    strays = int((_draw(config, logits, seed) != logits.argmax(dim=-1).cpu()).sum())
+    likeliest = _ranked(logits)[:, 0]
+    strays = int((_draw(config, logits, seed) != likeliest).sum())
     return judged(f"sampler {what}", strays == 0, _count(strays, "the likeliest token"))
 
 
 def _top_k(logits: Tensor, seed: int) -> Check:
     drawn = _draw(SamplerConfig(temperature=1.0, top_k=5), logits, seed)
-    top = logits.topk(5, dim=-1).indices.cpu()  # (B, 5)
+    top = _ranked(logits)[:, :5]
     strays = int((drawn[..., None] != top).all(dim=-1).sum())
     return judged("sampler top_k 5", strays == 0, _count(strays, "among the 5 likeliest tokens"))
+
+
+def _ranked(logits: Tensor) -> Tensor:
+    """Ids (B, V) from the likeliest on, of equals the lowest first."""
+    return logits.cpu().sort(dim=-1, descending=True, stable=True).indices
 
 
 def _top_p(device: torch.device, seed: int) -> Check:

@@ -15,6 +15,11 @@ from tinygpt.config import (
     require,
 )
 
+PATH = {"path": ""}
+"""Metadata of a field that is a path: a config holds it absolute, ``~`` being the home folder."""
+CHECKPOINT = {"path": "config.json"}
+"""Metadata of a field that is a name or a path: a path where a folder with this file is there."""
+
 
 @dataclass(kw_only=True)
 class DeviceConfig:
@@ -94,7 +99,7 @@ class TextPromptConfig:
 
     text: str | None = None
     """The prompt as typed."""
-    file: str | None = None
+    file: str | None = field(default=None, metadata=PATH)
     """A UTF-8 file that is the prompt, to the byte; for what the command line cannot carry."""
 
     def __post_init__(self) -> None:
@@ -125,7 +130,7 @@ class PromptConfig(TextPromptConfig):
 class TrackingConfig:
     """Where results go."""
 
-    dir: str = "???"
+    dir: str = field(default="???", metadata=PATH)
     """Folder of the sqlite store, the artefacts and every cell's files; made absolute."""
     uri: str | None = None
     """An MLflow server; null takes MLFLOW_TRACKING_URI, then the sqlite store in ``dir``."""
@@ -142,7 +147,7 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     seed: int = 1
     """Seed of random weights, random prompts and draws."""
-    checkpoint: str = "none"
+    checkpoint: str = field(default="none", metadata=CHECKPOINT)
     """``none`` for seeded random weights; a name (holmes), a training run's id, or a folder."""
 
     def __post_init__(self) -> None:

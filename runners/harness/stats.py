@@ -1,5 +1,8 @@
 """Statistics of repeats: medians with intervals, ratios with verdicts. Rates are never averaged.
 
+What is kept of a repeat is its rate, and what is reported is the work over the median time: of two
+repeats of 100 tokens that take 1 s and 2 s it is 100 / 1.5 s, so that it fits the time beside it.
+
 Comparing follows pyperf and Kalibera & Jones (2013): resample at every level that varies, rounds
 first and repeats within them, and call a difference only what lies wholly outside a margin.
 """
@@ -12,7 +15,11 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 MIN_VALUES = 5
-"""Values a side below which no interval is given and no verdict reached."""
+"""Values a side below which no interval is given."""
+FEW_VALUES = 3
+"""Values a side below which no verdict is reached, however far apart they are."""
+CLEAR_RATIO = 2.0
+"""The ratio beyond which fewer values than MIN_VALUES can be called different."""
 MARGIN = 1.05
 """Ratios within [1 / MARGIN, MARGIN] are of no consequence."""
 MAX_VARIATION = 0.10
@@ -50,19 +57,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median of a over median of b, with its 99 % interval and what it allows to say."""
+    """Median rate of a over that of b, with its 99 % interval and what it allows to say."""
 
     ratio: float
     low: float | None
     high: float | None
     verdict: str
-    """``faster``, ``slower`` (a against b, where values are rates), ``same`` or ``unclear``."""
+    """``faster``, ``slower`` (a against b), ``same`` or ``unclear``."""
     n: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two cells to compare: the rounds of each, the repeats of each round."""
+    """Two cells to compare: the rounds of each, the rates of the repeats of each round."""
 
     a: Sequence[Sequence[float]]
     b: Sequence[Sequence[float]]
@@ -70,6 +77,8 @@ class Pair:
     """The machine's own change between the two: a ratio of reference times."""
     shared: bool = False
     """Whether both sides took turns: the nth round of one is the nth of the other."""
+    quiet: bool = False
+    """Whether the machine is known to have been quiet while either side was measured."""
 
     def __post_init__(self) -> None:
         if self.shared and len(self.a) != len(self.b):
@@ -78,7 +87,12 @@ class Pair:
     @property
     def enough(self) -> bool:
         """Whether both sides have the values that an interval takes."""
-        return min(sum(map(len, side)) for side in (self.a, self.b)) >= MIN_VALUES
+        return min(self.n) >= MIN_VALUES
+
+    @property
+    def n(self) -> tuple[int, int]:
+        """Values of each side."""
+        return len(pooled(self.a)), len(pooled(self.b))
 
     @property
     def widening(self) -> float:
@@ -112,6 +126,32 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median, float(low), float(high), variation, len(array))
 
 
+def pooled(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The values of all rounds."""
+    return [value for values in rounds for value in values]
+
+
+def median_rate(rates: Sequence[float]) -> float:
+    """The rate of the median time: of an even number of rates the harmonic mean of the middle two,
+    of an odd number the median.
+    """
+    ordered = np.sort(np.asarray(rates, dtype=float))
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return float(low + (high - low) * low / (low + high))
+
+
+def rate_spread(rates: Sequence[float]) -> Spread:
+    """``spread`` of rates: the interval is that of ``median_rate``."""
+    array = np.asarray(rates, dtype=float)
+    times, median = spread([1 / rate for rate in rates]), median_rate(rates)
+    variation = float(array.std(ddof=1) / array.mean()) if len(array) > 1 else None
+    if times.low is None or times.high is None:
+        return Spread(median, None, None, variation, len(array))
+    ends = [1 / times.high, 1 / times.low]
+    low, high = np.clip(ends, [array.min(), median], [median, array.max()])  # to the last bit
+    return Spread(median, float(low), float(high), variation, len(array))
+
+
 def percentiles(values: Sequence[float]) -> dict[int, float]:
     """The 50th, 90th and 99th percentile, those that so many values support."""
     return {
@@ -122,21 +162,22 @@ def percentiles(values: Sequence[float]) -> dict[int, float]:
 
 
 def compare(pair: Pair) -> Ratio:
-    """Ratio of the medians of a pair of cells, with its interval and verdict.
+    """Ratio of the median rates of a pair of cells, with its interval and verdict.
 
     Rounds that the sides shared are drawn for both at once: what slowed a round slowed both of its
     sides, and leaves their ratio as it was. Where a side has a single round, the machine's drift
-    widens the interval, since nothing else would show it.
+    widens the interval, since nothing else would show it. With too few values for an interval only
+    what nobody would doubt is called different.
     """
-    ratio, n = _ratio_of_medians(pair), (sum(map(len, pair.a)), sum(map(len, pair.b)))
+    ratio = _ratio_of_medians(pair)
     if not pair.enough:
-        return Ratio(ratio, None, None, "unclear", n)
+        return Ratio(ratio, None, None, _verdict_of_few(pair, ratio), pair.n)
     rng = np.random.default_rng(0)
-    return _judged(ratio, _resampled_ratios(pair, rng, rng, rng), pair.widening, n)
+    return _judged(ratio, _resampled_ratios(pair, rng, rng, rng), pair.widening, pair.n)
 
 
 def overall(pairs: Sequence[Pair]) -> Ratio:
-    """Geometric mean of the pairs' ratios of medians, at least one pair; ``n`` are all values.
+    """Geometric mean of the pairs' ratios of median rates, at least one pair; ``n`` are all values.
 
     Every resample draws each pair anew and averages the logarithms. A round belongs to the whole
     sweep: pairs with as many rounds draw the same ones, since what slowed a round slowed all of
@@ -146,7 +187,7 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
     if len(pairs) == 1:
         return compare(pairs[0])
     ratio = math.exp(float(np.mean([math.log(_ratio_of_medians(pair)) for pair in pairs])))
-    n = (sum(len(r) for p in pairs for r in p.a), sum(len(r) for p in pairs for r in p.b))
+    n = sum(pair.n[0] for pair in pairs), sum(pair.n[1] for pair in pairs)
     if not all(pair.enough for pair in pairs):
         return Ratio(ratio, None, None, "unclear", n)
     rng, logs = np.random.default_rng(0), np.zeros(_RESAMPLES)
@@ -167,10 +208,19 @@ def drift(after_ms: Sequence[float], before_ms: Sequence[float]) -> float:
 
 
 def _ratio_of_medians(pair: Pair) -> float:
-    pooled = [
-        np.concatenate([np.asarray(r, dtype=float) for r in side]) for side in (pair.a, pair.b)
-    ]
-    return float(np.median(pooled[0]) / np.median(pooled[1]))
+    return median_rate(pooled(pair.a)) / median_rate(pooled(pair.b))
+
+
+def _verdict_of_few(pair: Pair, ratio: float) -> str:
+    """``unclear``, unless a quiet machine gave ranges that do not meet and a clear ratio."""
+    a, b = pooled(pair.a), pooled(pair.b)
+    if not pair.quiet or min(len(a), len(b)) < FEW_VALUES:
+        return "unclear"
+    if ratio > CLEAR_RATIO and min(a) > max(b):
+        return "faster"
+    if ratio < 1 / CLEAR_RATIO and max(a) < min(b):
+        return "slower"
+    return "unclear"
 
 
 def _judged(ratio: float, logs: Floats, widening: float, n: tuple[int, int]) -> Ratio:
@@ -208,13 +258,13 @@ def _resampled_medians(
     drawn: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     rng: np.random.Generator,
 ) -> Floats:
-    """The median of each draw of rounds, a row of ``drawn``, with repeats drawn within them."""
+    """The median rate of each draw of rounds, a row of ``drawn``, with repeats drawn within."""
     counts = np.array([len(r) for r in rounds])
     padded = np.full((len(rounds), counts.max()), np.nan)
-    for row, values in zip(padded, rounds, strict=True):
-        row[: len(values)] = values
+    for row, rates in zip(padded, rounds, strict=True):
+        row[: len(rates)] = 1 / np.asarray(rates, dtype=float)
     within = rng.random((*drawn.shape, counts.max())) * counts[drawn][:, :, None]
     sample = padded[drawn[:, :, None], within.astype(int)]
     sample[np.arange(counts.max())[None, None, :] >= counts[drawn][:, :, None]] = np.nan
-    medians: Floats = np.nanmedian(sample.reshape(len(drawn), -1), axis=1)
+    medians: Floats = 1 / np.nanmedian(sample.reshape(len(drawn), -1), axis=1)
     return medians

@@ -148,21 +148,27 @@ def cells_of(store: Store, top: Top) -> list[Stored]:
     return sorted(newest.values(), key=lambda cell: int(cell.cell.rpartition("-")[2], 36))
 
 
-def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[Top, list[Stored]]:
-    """The sweep or lone cell of ``wanted``, and its cells: one where ``wanted`` is a cell's id,
-    ``SWEEP-NUMBER``.
+def find_part(
+    store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
+) -> tuple[Top, list[Stored]]:
+    """The sweep or lone cell of ``wanted``, and its cells, none where none has ended; one where
+    ``wanted`` is a cell's id, ``SWEEP-NUMBER``.
     """
     beginning, dash, number = wanted.partition("-")
-    top = find_top(store, beginning, key=key)
+    top = find_top(store, beginning, kinds, key)
     cells = cells_of(store, top)
-    if dash:
-        chosen = [cell for cell in cells if cell.cell == f"{top.identity}-{number}"]
-        if not chosen:
-            known = ", ".join(cell.cell for cell in cells[:8])
-            raise ValueError(
-                f"{key}={wanted}: sweep {top.identity} has no such cell; it has {known}"
-            )
-        return top, chosen
+    if not dash:
+        return top, cells
+    chosen = [cell for cell in cells if cell.cell == f"{top.identity}-{number}"]
+    if not chosen:
+        known = ", ".join(cell.cell for cell in cells[:8]) or "none that has ended"
+        raise ValueError(f"{key}={wanted}: sweep {top.identity} has no such cell; it has {known}")
+    return top, chosen
+
+
+def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[Top, list[Stored]]:
+    """``find_part`` of any kind that can be run again; ValueError where no cell has ended."""
+    top, cells = find_part(store, wanted, key=key)
     if not cells:
         raise ValueError(
             f"{key}={wanted}: no cell of {top.identity} has ended; if its process is gone: "

@@ -15,6 +15,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from runners.harness import app, folders
+from runners.harness.config import before_anything_runs
 from runners.harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 class CheckBeforeRun(Callback):
     """Checks a lone job before Hydra makes its folder."""
 
+    @before_anything_runs()
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         axes = config.hydra.sweeper.params
         if axes:
@@ -45,9 +47,18 @@ class CheckBeforeRun(Callback):
 
 def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
     """The product of the axes, every job checked before the first runs."""
+    assert self.launcher is not None
+    entry, sweep = app.current(), _prepared(self, arguments)
+    with entry.around_sweep(sweep):
+        for result in self.launcher.launch(sweep.jobs, initial_job_idx=0):
+            entry.returned.append(result.return_value)
+    return entry.returned
+
+
+@before_anything_runs()
+def _prepared(self: "BasicSweeper", arguments: list[str]) -> app.Sweep:
     assert self.config is not None
     assert self.hydra_context is not None
-    assert self.launcher is not None
     entry, loader = app.current(), self.hydra_context.config_loader
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides(self._parse_config() + list(arguments))
@@ -63,10 +74,7 @@ def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
     folders.check_sweep(entry, sweep)
     if sweep.folder != folder:
         _use_id(self.config, sweep.folder.name)
-    with entry.around_sweep(sweep):
-        for result in self.launcher.launch(sweep.jobs, initial_job_idx=0):
-            entry.returned.append(result.return_value)
-    return entry.returned
+    return sweep
 
 
 def _use_id(config: DictConfig, identity: str) -> None:

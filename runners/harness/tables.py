@@ -8,36 +8,37 @@ one axis only, pool their rounds, and say how sure they are. Also an API for not
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from runners.harness import filters, stats
+from runners.harness import filters, noise, stats
 from runners.harness.config import flatten, to_dict
 from runners.harness.overrides import text_keys
 from runners.harness.paths import config_groups, results_dir
 from runners.harness.schema import BenchConfig, TrackingConfig
-from runners.harness.stored import cells_of, find_top
+from runners.harness.stored import find_part
 from runners.harness.tracking import Store, open_store
 from tinygpt.config import CACHE_KINDS
 
 TEXT = (
     "cell sweep outcome reason model device cache sampler engine precision stable rates weights "
-    "prompt machine torch sampling shape overrides"
+    "prompt machine torch sampling shape overrides noise"
 ).split()
 WHOLE = (
     "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes peak_memory_bytes"
 ).split()
 REAL = (
     "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms compile_s limit_ms "
-    "limit_share"
+    "limit_share others_cpu_share reference_drift"
 ).split()
 
+APPROXIMATE = " (approximate)"
+"""After the kind of a cache that is no pure speed-up, in every table."""
 _SETS = {"batch": "batch.size", "length": "length.new_tokens"}
 """What a group is about, where that is not its kind."""
 _ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
@@ -47,9 +48,10 @@ _KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"
 
 
 def cells(sweep: str = "latest", store: Store | None = None, where: str = "") -> pd.DataFrame:
-    """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, several with commas,
-    or ``latest``; those that fit ``where``, ``batch.size>=4 and device=cpu``. ValueError where
-    there is no such sweep, or more than one with that prefix, and for a wrong ``where``.
+    """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, ``ID-NUMBER`` for one
+    cell of a sweep, several with commas, or ``latest``; those that fit ``where``,
+    ``batch.size>=4 and device=cpu``. ValueError where there is no such sweep or cell, or more than
+    one with that prefix, and for a wrong ``where``.
     """
     return selected(sweep, store, where)[0]
 
@@ -60,13 +62,16 @@ def selected(
     """``cells``; and where ``where`` leaves none, which of its conditions took the last."""
     filters.parse(where)  # what is wrong with it is said before anything is looked up
     store = store or open_store(TrackingConfig(dir=str(results_dir())))
-    wanted = [find_top(store, word.strip(), ("bench",), key="sweep") for word in sweep.split(",")]
-    found = {top.identity: top for top in wanted}
-    rows, facts = [], []
-    for top in found.values():
-        for cell in cells_of(store, top):
-            rows.append(_row(cell.run) | {"overrides": top.overrides})
-            facts.append(_facts(cell.run, rows[-1]) if where else {})
+    found: dict[str, tuple[Any, str]] = {}
+    for word in sweep.split(","):
+        top, part = find_part(store, word.strip(), ("bench",), key="sweep")
+        found |= {cell.cell: (cell.run, top.overrides) for cell in part}
+    rows = [_row(run) | {"overrides": overrides} for run, overrides in found.values()]
+    noise.mark(rows)  # before some are left out: a sweep's noise is that of all its cells
+    facts = [
+        _facts(run, row) if where else {}
+        for (run, _), row in zip(found.values(), rows, strict=True)
+    ]
     kept, note = filters.select(where, facts, *_keys())
     return _typed(pd.DataFrame([rows[n] for n in kept])), note
 
@@ -75,8 +80,8 @@ def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
     """Every cache against none: device x batch x new tokens, both rates, the speed-up."""
     rows = []
     for common, sides in _pairs(frame, "cache"):
-        for kind in _ORDER["cache"][1:]:
-            if "none" in sides and kind in sides:
+        for kind in sides:
+            if "none" in sides and kind != "none":
                 rows.append(common | {"cache": kind} | ratio(sides[kind], sides["none"], "none"))
     columns = [*(name for name in SORT if name != "cache"), "cache", *ratio_columns("none")]
     return pd.DataFrame(rows, columns=columns)
@@ -106,11 +111,13 @@ def crossovers(devices: pd.DataFrame) -> list[str]:
         ahead = group.sort_values("batch")
         wins = ahead["wins"].eq(str(what["device"])).to_numpy()
         title = f"{what['device']} ({what['new_tokens']} new tokens, cache {what['cache']})"
+        unclear = ahead["batch"][ahead["wins"].eq("unclear")].astype(str)
+        but = f"; unclear at batch {', '.join(unclear)}" if len(unclear) else ""
         always = [i for i in range(len(wins)) if wins[i:].all()]
         if always:
-            lines.append(f"{title} wins from batch {ahead['batch'].iloc[always[0]]} on")
+            lines.append(f"{title} wins from batch {ahead['batch'].iloc[always[0]]} on{but}")
         else:
-            lines.append(f"{title} does not win up to batch {ahead['batch'].max()}")
+            lines.append(f"{title} does not win up to batch {ahead['batch'].max()}{but}")
     return lines
 
 
@@ -135,7 +142,7 @@ def _row(run: Any) -> dict[str, Any]:
         "batch": params["batch.size"],
         "prompt_tokens": tags.get("tinygpt.prompt_tokens"),
         "new_tokens": params["length.new_tokens"],
-        "cache": params["cache.kind"],
+        "cache": params["cache.kind"] + (APPROXIMATE if "tinygpt.approximate" in tags else ""),
         "sampler": params.get("choice.sampler"),
         "sampling": json.dumps(sampling, sort_keys=True),
         "shape": json.dumps(shape, sort_keys=True),
@@ -195,7 +202,10 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
     def rank(column: pd.Series) -> pd.Series:
         order = _ORDER.get(str(column.name))
-        return column.map({name: n for n, name in enumerate(order)}) if order else column
+        if not order:
+            return column
+        places = {name: n for n, name in enumerate(order)}
+        return column.str.removesuffix(APPROXIMATE).map(places)
 
     return frame.sort_values([*SORT, "round", "cell"], key=rank, ignore_index=True)
 
@@ -222,25 +232,44 @@ def _pairs(
 
 
 def ratio_columns(base_name: str) -> list[str]:
-    figures = ["tok_per_s", "speedup", "low", "high", "verdict", f"n_{base_name}", "n"]
-    return [f"{base_name}_tok_per_s", *figures]
+    """The names of what ``ratio`` returns."""
+    rates = [f"{base_name}_tok_per_s", "tok_per_s"]
+    ends = [f"{base_name}_lowest", f"{base_name}_highest", "lowest", "highest"]
+    return [*rates, "speedup", "low", "high", "verdict", f"n_{base_name}", "n", *ends, "noise"]
 
 
 def ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
-    """Both rates, pooled over rounds, and how many times ``base``'s ``side``'s is."""
+    """Both rates, pooled over rounds, with the ends of their ranges, and how many times
+    ``base``'s ``side``'s is.
+    """
     side, base = (s.sort_values(["sweep", "round"]) for s in (side, base))
-    a, b = ([json.loads(rates) for rates in s["rates"]] for s in (side, base))
+    a, b = ([json.loads(text) for text in s["rates"]] for s in (side, base))
     same_yardstick = side["device"].iloc[0] == base["device"].iloc[0]
     times = [s["reference_ms"].dropna().tolist() if same_yardstick else [] for s in (side, base)]
     turns = [s[["sweep", "round"]].to_numpy().tolist() for s in (side, base)]
-    result = stats.compare(stats.Pair(a, b, stats.drift(*times), shared=turns[0] == turns[1]))
+    mark = noise.together([*side.to_dict("records"), *base.to_dict("records")])
+    pair = stats.Pair(
+        *(a, b, stats.drift(*times)), shared=turns[0] == turns[1], quiet=mark == noise.QUIET
+    )
+    result = stats.compare(pair)
     return {
-        f"{base_name}_tok_per_s": float(np.median(np.concatenate(b))),
-        "tok_per_s": float(np.median(np.concatenate(a))),
+        **rates(b, f"{base_name}_"),
+        **rates(a),
         "speedup": result.ratio,
         "low": result.low,
         "high": result.high,
         "verdict": result.verdict,
         f"n_{base_name}": result.n[1],
         "n": result.n[0],
+        "noise": mark,
+    }
+
+
+def rates(rounds: Sequence[Sequence[float]], prefix: str = "") -> dict[str, float]:
+    """The rate (tokens/s) of all rounds' repeats together, and the ends of their range."""
+    every = stats.pooled(rounds)
+    return {
+        f"{prefix}tok_per_s": stats.median_rate(every),
+        f"{prefix}lowest": min(every),
+        f"{prefix}highest": max(every),
     }

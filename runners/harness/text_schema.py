@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from runners.harness.schema import RunConfig, TextPromptConfig
+from runners.harness.schema import CHECKPOINT, PATH, RunConfig, TextPromptConfig
 from tinygpt.config import CacheConfig, EngineConfig, SamplerConfig, require
 from tinygpt.tokenizer import EOT
 
@@ -14,7 +14,7 @@ FAULTS = ("none", "rope", "mask", "window")
 class PromptsConfig(TextPromptConfig):
     """One text to start from, or several; "Holmes" where none is given."""
 
-    jsonl: str | None = None
+    jsonl: str | None = field(default=None, metadata=PATH)
     """A file of one prompt a line, each a JSON string or an object with the key ``prompt``."""
 
     def __post_init__(self) -> None:
@@ -35,7 +35,7 @@ class SampleConfig(RunConfig):
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: PromptsConfig = field(default_factory=PromptsConfig)
-    checkpoint: str = "holmes"
+    checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
     """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
     stop: str | None = EOT
     """A text ends before this string; null lets it run to its full length."""
@@ -55,7 +55,7 @@ class VerifyConfig(RunConfig):
     """Proof that a cache changes nothing."""
 
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
-    checkpoint: str = "holmes"
+    checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
     """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
     check: str = "all"
     """``cache``, ``sampler``, or ``all`` for both."""
@@ -83,7 +83,7 @@ class RaceConfig(RunConfig):
     cache: CacheConfig = field(default_factory=CacheConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
-    checkpoint: str = "holmes"
+    checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
     """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ import platform
 import re
 from dataclasses import dataclass, field
 
-from runners.harness.schema import TrackingConfig
+from runners.harness.schema import PATH, TrackingConfig
 from tinygpt.config import require
 
 FORMATS = ("rich", "md", "csv", "json")
@@ -15,7 +15,8 @@ class TablesConfig:
     """Which table of which sweep, and how it is printed."""
 
     sweep: str = "latest"
-    """A sweep's or lone cell's id (a prefix is enough), several with commas, or ``latest``."""
+    """A sweep's or lone cell's id (a prefix is enough), ``ID-NUMBER`` for one cell of a sweep,
+    several with commas, or ``latest``."""
     table: str = "all"
     """``cells``, ``cache``, ``device``, ``engine``, or ``all``; ``runs`` for the store's."""
     where: str = ""
@@ -54,7 +55,7 @@ class RerunConfig:
 
     run: str | None = None
     """Id of a cell or sweep (a prefix is enough), or ``latest``."""
-    config: str | None = None
+    config: str | None = field(default=None, metadata=PATH)
     """A config.yaml from anywhere, in place of a run."""
     strict: bool = False
     """Refuse where anything has changed since: presets, code, versions, hardware, weights."""
@@ -80,7 +81,8 @@ class CompareConfig:
     format: str = "rich"
     """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
     fail_if_slower: str | None = None
-    """A share such as ``5%`` or ``0.05``: exit 1 where ``b`` is slower by more, beyond doubt."""
+    """A share such as ``5%`` or ``0.05``: exit 1 where ``b`` is slower by more, beyond doubt, and 3
+    where that cannot be judged."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """What is left of a training run to read: the loss curve, samples of text, the model card."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
@@ -46,15 +47,17 @@ def scores(losses: dict[str, float], corpus: Corpus) -> list[Score]:
 
 
 def command(overrides: Sequence[str], private: bool = False) -> str:
-    """The command of a run; unless ``private``, without what belongs to one machine."""
-    words = [TRAIN]
+    """The command of a run, quoted for a shell; unless ``private``, without what belongs to one
+    machine.
+    """
+    words = []
     for word in overrides:
         key, _, value = word.partition("=")
         if not private and key == "corpus.path":
             word = f"corpus.path={Path(value).name}"
         if private or not key.startswith(_PRIVATE):
             words.append(word)
-    return " ".join(words)
+    return f"{TRAIN} {shlex.join(words)}".rstrip()
 
 
 def model_card(

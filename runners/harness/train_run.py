@@ -7,18 +7,14 @@ the samples. Both are complete at every look at the held-out text, whatever happ
 
 import json
 import shutil
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from typing import Self
 
-import torch
-
-from runners.harness import baselines, inputs, train_report, train_state
-from runners.harness.corpus import Corpus
-from runners.harness.errors import first_line
-from runners.harness.inputs import threads
+from runners.harness import baselines, environment, stats, train_report, train_state
+from runners.harness.corpus import Corpus, load, read_text, sha256
+from runners.harness.guard import guarded
 from runners.harness.result import LOSSES, SAMPLES, STEPS, CellResult, Place
 from runners.harness.stopping import stop_requests
 from runners.harness.train_progress import TrainProgress
@@ -29,10 +25,12 @@ from runners.harness.training import (
     Row,
     Trainer,
     first_weights,
+    least_bytes,
     mean_held_out_nats,
 )
 from tinygpt.checkpoint import load_model, save_model, weights_sha256
 from tinygpt.config import PrecisionConfig
+from tinygpt.tokenizer import Tokenizer
 
 
 @dataclass
@@ -42,6 +40,14 @@ class Resumed:
     folder: Path
     """Its checkpoint."""
     state: train_state.State
+    tokenizer: Tokenizer
+
+    @classmethod
+    def read(cls, folder: Path, config: TrainConfig) -> Self:
+        """Raises ValueError, one line, for a run that is another one than ``config`` describes."""
+        last, digest = folder / "last", sha256(read_text(config.corpus.path))
+        state = train_state.read(last, train_state.identity(config, digest))
+        return cls(folder, state, Tokenizer.load(last / "tokenizer.json"))
 
 
 BF16 = PrecisionConfig(kind="bf16")
@@ -49,27 +55,43 @@ Deliver = Callable[[Sequence[Row], Sequence[Path]], None]
 """Told the figures since the last time, and files that are new or changed."""
 
 
-def train(
-    config: TrainConfig, corpus: Corpus, place: Place, resumed: Resumed | None, deliver: Deliver
-) -> CellResult:
-    """Train as ``config`` says, from where ``resumed`` stopped if it is given. Never raises for
-    what the run itself runs into.
+def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliver) -> CellResult:
+    """Train as ``config`` says, from where the run in the folder ``resume`` stopped if one is
+    given. Never raises for what the run itself runs into.
     """
-    missing = inputs.missing_device(config.device.kind)
-    if missing:
-        return CellResult("skipped" if config.device.on_missing == "skip" else "failed", missing)
-    result = CellResult("ok")
-    try:
-        with threads(config.device, result.notes), stop_requests() as stop:
-            _Run(config, corpus, place, result, deliver).go(resumed, stop)
-    except KeyboardInterrupt:  # the second one, in the middle of something
-        result.outcome, result.reason = "interrupted", "Ctrl-C twice, the last look's state is kept"
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        result.outcome, result.reason = "oom", first_line(error)
-    except Exception as error:
-        result.outcome, result.reason = "failed", first_line(error)
-        result.error = traceback.format_exc()
-    return result
+
+    def run(result: CellResult) -> None:
+        shortage = _memory_shortage(config)
+        if shortage:
+            result.outcome, result.reason = "oom", shortage
+            return
+        new = train_state.checkpoint_folder(config, place.cell)
+        if new.exists():
+            raise FileExistsError(f"{new} is there already, not of this run; nothing is replaced")
+        resumed = Resumed.read(resume, config) if resume else None
+        corpus = load(config, resumed.tokenizer if resumed else None)
+        try:
+            with stop_requests() as stop:
+                _Run(config, corpus, place, result, deliver).go(resumed, stop)
+        except KeyboardInterrupt:  # the second one, in the middle of something
+            result.outcome = "interrupted"
+            result.reason = "Ctrl-C twice, the last look's state is kept"
+
+    return guarded(config.device, run)
+
+
+def _memory_shortage(config: TrainConfig) -> str:
+    """Why training cannot fit, foreseen; a CPU out of memory is a kill and not an exception."""
+    if config.device.kind != "cpu":
+        return ""
+    needed, free = least_bytes(config.model, config.train), environment.available_bytes()
+    if needed <= free:
+        return ""
+    return (
+        f"train.batch={config.train.batch}: needs at least {needed / 1e9:.1f} GB and "
+        f"{free / 1e9:.1f} GB are free; lower train.batch or model.context_length, or choose a "
+        "smaller model"
+    )
 
 
 class _Run:
@@ -157,7 +179,7 @@ class _Run:
         self._save_last(trainer)
         if self._best() is row:
             self._save_checkpoint(trainer, self.folder, row)
-        self.show.looked(row, median(rates[-self.config.train.eval_every :]))
+        self.show.looked(row, stats.median_rate(rates[-self.config.train.eval_every :]))
         self._deliver()
 
     def _save_last(self, trainer: Trainer) -> None:
@@ -207,7 +229,7 @@ class _Run:
             "trigram_bits_per_byte": trigram.bits,
         }
         if rates:
-            result.metrics["train_tok_per_s"] = median(rates)
+            result.metrics["train_tok_per_s"] = stats.median_rate(rates)
         if best:
             model = load_model(self.folder, self.config.model).to(trainer.device)
             loss = mean_held_out_nats(model, trainer.held_out, self.config.train.batch)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from runners.harness.schema import DeviceConfig, TrackingConfig
+from runners.harness.schema import PATH, DeviceConfig, TrackingConfig
 from tinygpt.config import ModelConfig, SamplerConfig, require
 
 AUTOCASTS = ("none", "bf16")
@@ -13,7 +13,7 @@ AUTOCASTS = ("none", "bf16")
 class CorpusConfig:
     """The text that is learnt from."""
 
-    path: str | None = None
+    path: str | None = field(default=None, metadata=PATH)
     """A UTF-8 file."""
     held_out: float = 0.05
     """Share of the text, at its end, that neither model nor tokenizer learns from."""
@@ -116,7 +116,7 @@ class TrainConfig:
     out: str | None = None
     """Name under which the best weights are put into checkpoints/ once all steps are done; an
     older checkpoint of that name is replaced. They are found by the run's id in any case."""
-    resume: str | None = None
+    resume: str | None = field(default=None, metadata={"path": "last/state.safetensors"})
     """Id of a run to go on from, with everything else as in its command; or its folder."""
 
     def __post_init__(self) -> None:

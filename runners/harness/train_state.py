@@ -63,16 +63,27 @@ def save(folder: Path, trainer: Trainer, facts: dict[str, Any], history: list[Ro
     temporary.replace(folder / FILE)
 
 
-def read(folder: Path, facts: dict[str, Any]) -> State:
-    """The state in ``folder``. Raises ValueError, one line, for a file that is missing or damaged,
-    and for one of another run than ``facts`` are of, naming every difference.
+def require_same(folder: Path, facts: dict[str, Any]) -> None:
+    """Raises ValueError, one line, where ``folder`` has no state that a run of ``facts`` can go on
+    from, naming every difference. Reads the header of the file only.
     """
+    _read(folder, facts, tensors=False)
+
+
+def read(folder: Path, facts: dict[str, Any]) -> State:
+    """The state in ``folder``. Raises ValueError as ``require_same`` does."""
+    return _read(folder, facts, tensors=True)
+
+
+def _read(folder: Path, facts: dict[str, Any], *, tensors: bool) -> State:
     path = folder / FILE
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["training"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        state = State(header["done"], header["history"], tensors)
+            names = file.keys() if tensors else []
+            state = State(
+                header["done"], header["history"], {name: file.get_tensor(name) for name in names}
+            )
         theirs = header["identity"]
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; resume takes the id of a training run") from None

@@ -9,6 +9,8 @@ Shapes: B windows, T tokens (context_length), V vocabulary.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -19,8 +21,9 @@ from runners.harness.train_schema import LearningConfig
 from tinygpt.cache import NoCache
 from tinygpt.checkpoint import random_model
 from tinygpt.config import ModelConfig
+from tinygpt.engines import toolchain
 from tinygpt.model import GPT
-from tinygpt.sampling import row_seed
+from tinygpt.seeds import row_seed
 
 Row = dict[str, float]
 """Figures of one step, by name; ``step`` is how many were done."""
@@ -140,7 +143,10 @@ class Trainer:
             self.device.type, torch.bfloat16, enabled=train.autocast == "bf16"
         )
         self._cache = _no_cache(config, train.batch, self.device)
-        self._loss = torch.compile(self._plain_loss) if train.compile else self._plain_loss
+        self._loss = self._plain_loss
+        self._compiling: Callable[[], AbstractContextManager[None]] = nullcontext
+        if train.compile:
+            self._compile()
 
     def step(self) -> Row:
         """Update the weights once; NonFiniteError, with the weights as they were, if it cannot."""
@@ -154,9 +160,10 @@ class Trainer:
         with torch.random.fork_rng(enabled=dropping):
             if dropping:
                 torch.manual_seed(row_seed("dropout", self.seed, self.done))
-            with self._autocast:
-                loss = self._loss(inputs, targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+            with self._compiling():
+                with self._autocast:
+                    loss = self._loss(inputs, targets)
+                loss.backward()  # type: ignore[no-untyped-call]
         clip = self.train.grad_clip or math.inf
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), clip))
         value = loss.item()
@@ -187,9 +194,28 @@ class Trainer:
             )
         return loss
 
+    def _compile(self) -> None:
+        """Have the loss compiled when it is first asked for; ValueError where that cannot be."""
+        what = "train.compile=true"
+        on_cpu = self.device.type == "cpu"
+        if reason := toolchain.cannot_compile() if on_cpu else toolchain.choose_folder():
+            raise ValueError(f"{what}: {reason}, or give train.compile=false")
+        self._loss = torch.compile(self._plain_loss, options=toolchain.options() or None)
+        self._compiling = partial(toolchain.told, what)
+
     def _plain_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         logits = self.model(inputs, self._cache)
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def least_bytes(model: ModelConfig, train: LearningConfig) -> int:
+    """Bytes that training takes at the least: weights, gradients and AdamW's two memories; logits
+    with their gradient; and what each layer keeps of each token for the way back.
+    """
+    values = 2 if train.autocast == "bf16" else 4
+    kept = values * model.n_layers * (2 * model.d_model + 3 * model.d_ff)
+    tokens = train.batch * model.context_length
+    return 16 * model.n_parameters + tokens * (kept + 2 * 4 * model.vocab_size)
 
 
 def make_optimizer(model: GPT, train: LearningConfig) -> torch.optim.AdamW:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runners.harness import stats
+from runners.harness import noise, stats
 from runners.harness.original import Original
 from runners.harness.result import CellResult
 
@@ -174,11 +174,20 @@ def _timing(
     times = [
         [f["reference_ms"]] if f.get("reference_ms") and not elsewhere else [] for f in figures
     ]
-    ratio = stats.compare(stats.Pair([sides[0]], [sides[1]], stats.drift(*times)))
+    mark = noise.together([_row(new.tags, new.metrics), _row(_old_tags(original), figures[1])])
+    ratio = stats.compare(
+        stats.Pair([sides[0]], [sides[1]], stats.drift(*times), quiet=mark == noise.QUIET)
+    )
     n = f"{ratio.n[0]} repeats against {ratio.n[1]}"
     interval = "" if ratio.low is None else f", 99 % interval {ratio.low:.3f} to {ratio.high:.3f}"
     where = f", on another {', '.join(elsewhere)}" if elsewhere else ""
-    return ratio.verdict, f"{ratio.ratio:.3f} times the old rate{interval} ({n}{where})"
+    busy = f"; noisy: {mark}" if noise.is_noisy(mark) else ""
+    return ratio.verdict, f"{ratio.ratio:.3f} times the old rate{interval} ({n}{where}{busy})"
+
+
+def _row(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:
+    """What ``noise`` asks about, of cells on the same kind of device."""
+    return {**metrics, **{name: tags.get(f"tinygpt.{name}") for name in ("machine", "threads")}}
 
 
 def _without_result(original: Original, new: CellResult) -> str:

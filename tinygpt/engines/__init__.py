@@ -4,13 +4,11 @@ An engine is made for one batch size and text length, and generates as often as 
 The measured path of a cell is the same for all of them.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
 
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
-from tinygpt.engines import compiled, cudagraph
 from tinygpt.engines.compiled import CompiledEngine
 from tinygpt.engines.cudagraph import CudaGraphEngine
 from tinygpt.engines.eager import EagerEngine
@@ -40,7 +38,29 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: dict[str, Callable[..., Engine]] = {
+class EngineClass(Protocol):
+    """A class of engines, as ``ENGINES`` lists them: what it states, and how it is made."""
+
+    caches: tuple[str, ...] | None
+    """Kinds of cache that it runs; None for all of them."""
+
+    def unsupported(self, model: ModelConfig, device: str) -> str:
+        """Why it cannot run ``model`` on a ``device`` here, and the cure; empty where it can."""
+        ...
+
+    def __call__(
+        self,
+        model: GPT,
+        cache: CacheConfig,
+        *,
+        batch: int,
+        max_positions: int,
+        precision: PrecisionConfig,
+        report: Report,
+    ) -> Engine: ...
+
+
+ENGINES: dict[str, EngineClass] = {
     "eager": EagerEngine,
     "compiled": CompiledEngine,
     "cudagraph": CudaGraphEngine,
@@ -49,9 +69,13 @@ ENGINES: dict[str, Callable[..., Engine]] = {
 
 def unsupported(engine: EngineConfig, model: ModelConfig, cache: CacheConfig, device: str) -> str:
     """Why ``engine`` cannot run this here, and the cure; empty where it can."""
-    if engine.kind == "compiled":
-        return compiled.unsupported(model, cache, device)
-    return cudagraph.unsupported(cache, device) if engine.kind == "cudagraph" else ""
+    of = ENGINES[engine.kind]
+    if of.caches is not None and cache.kind not in of.caches:
+        runs = " or ".join(f"cache={kind}" for kind in of.caches)
+        return (
+            f"engine={engine.kind}: does not run cache={cache.kind}; choose {runs}, or engine=eager"
+        )
+    return of.unsupported(model, device)
 
 
 def make_engine(

@@ -35,6 +35,8 @@ nothing (at 4 rows 0.97 and 0.92, at 16 rows 3.02 and 2.49; a second way for one
 Inductor's own product (the products at 16 rows 2.1, packed 1.2).
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -56,6 +58,8 @@ class CompiledEngine:
     The ring always has ``context_length`` slots, so that one package serves texts of any length.
     """
 
+    caches: ClassVar[tuple[str, ...] | None] = ("static", "none")
+
     def __init__(
         self,
         model: GPT,
@@ -70,6 +74,20 @@ class CompiledEngine:
         make = _Decode if cache.kind == "static" else _Window
         self._steps: _Decode | _Window = make(model, batch, max_positions, precision, report)
         self.compile_s = self._steps.loaded.compile_s
+
+    @staticmethod
+    def unsupported(model: ModelConfig, device: str) -> str:
+        """Why there is no such compiled engine, and the cure; empty where there is one."""
+        if device not in ("cpu", "cuda"):
+            return f"engine=compiled: makes no code for {device}; choose device=cpu or engine=eager"
+        if model.context_length < MIN_WINDOW:
+            return (
+                f"engine=compiled: model.context_length={model.context_length} is below "
+                f"{MIN_WINDOW}, too short to compile for a varying number of tokens; choose "
+                "engine=eager"
+            )
+        reason = toolchain.cannot_compile()
+        return f"engine=compiled: {reason}" if reason else ""
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -153,25 +171,3 @@ class _Window:
         cos, sin, _, _ = cache.step(ids.shape[1])
         (logits,) = self.loaded.run([ids.contiguous(), cos, sin])
         return logits
-
-
-def unsupported(model: ModelConfig, cache: CacheConfig, device: str) -> str:
-    """Why there is no such compiled engine; empty where there is one."""
-    if cache.kind == "rolling":
-        return (
-            "engine=compiled: a rolling cache changes its shape at every step; choose cache=static "
-            "or cache=none"
-        )
-    if device not in ("cpu", "cuda"):
-        return f"engine=compiled: makes no code for {device}; choose device=cpu or engine=eager"
-    if model.context_length < MIN_WINDOW:
-        return (
-            f"engine=compiled: model.context_length={model.context_length} is below {MIN_WINDOW}, "
-            "too short to compile for a varying number of tokens; choose engine=eager"
-        )
-    if not toolchain.compiler():
-        return (
-            "engine=compiled: there is no C++ compiler here; install g++ (Debian, Ubuntu: apt "
-            "install g++; macOS: xcode-select --install) or set CXX"
-        )
-    return ""

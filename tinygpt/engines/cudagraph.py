@@ -10,6 +10,7 @@ Everything but the recording itself runs on a CPU as well, where the tests are.
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,6 +77,8 @@ class RecordedCache(StaticCache):
 class CudaGraphEngine:
     """Eager prefill, then one replay a token. ``compile_s`` is the recording, warm-ups included."""
 
+    caches: ClassVar[tuple[str, ...] | None] = ("static",)  # the others change shape at every step
+
     def __init__(
         self,
         model: GPT,
@@ -102,6 +105,16 @@ class CudaGraphEngine:
         self._replay = record(self._body)
         self.compile_s = perf_counter() - start
 
+    @staticmethod
+    def unsupported(model: ModelConfig, device: str) -> str:
+        """Why there is no such engine, and the cure; empty where there is one."""
+        if device != "cuda":
+            return (
+                f"engine=cudagraph: device={device} has no CUDA graphs; choose device=cuda or "
+                "engine=compiled"
+            )
+        return ""
+
     @property
     def kv_cache_bytes(self) -> int:
         return self._cache.nbytes
@@ -127,18 +140,3 @@ class CudaGraphEngine:
 
     def _body(self) -> None:
         self._logits = self._model.step(self._ids, self._cache)
-
-
-def unsupported(cache: CacheConfig, device: str) -> str:
-    """Why there is no such engine; empty where there is one."""
-    if cache.kind != "static":
-        return (
-            f"engine=cudagraph: records one fixed shape, which cache={cache.kind} does not have; "
-            "choose cache=static"
-        )
-    if device != "cuda":
-        return (
-            f"engine=cudagraph: device={device} has no CUDA graphs; choose device=cuda or "
-            "engine=compiled"
-        )
-    return ""

@@ -1,9 +1,11 @@
 """The teaching loop: plain PyTorch, every operation dispatched from Python."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from tinygpt.cache import make_cache
-from tinygpt.config import CacheConfig, PrecisionConfig
+from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig
 from tinygpt.engines.packages import Report
 from tinygpt.generation import OnToken, Pick, generate
 from tinygpt.model import GPT
@@ -12,6 +14,7 @@ from tinygpt.model import GPT
 class EagerEngine:
     """Runs ``generate`` over the model with any cache."""
 
+    caches: ClassVar[tuple[str, ...] | None] = None
     compile_s = 0.0
 
     def __init__(
@@ -33,6 +36,11 @@ class EagerEngine:
             device=model.device,
             dtype=model.dtype,
         )
+
+    @staticmethod
+    def unsupported(model: ModelConfig, device: str) -> str:
+        """Nothing is."""
+        return ""
 
     @property
     def kv_cache_bytes(self) -> int:

@@ -7,7 +7,6 @@ the same one do twice the work, and no harm.
 
 import hashlib
 import inspect
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,10 +58,10 @@ def load(
     from torch._inductor import aoti_load_package
 
     path, seconds = path_of(module, example), 0.0
-    if not path.exists():
+    if not kept(path):
         report("compile")
         start = perf_counter()
-        options = OPTIONS | (tiles.OPTIONS if tiled else {})
+        options = OPTIONS | (tiles.OPTIONS if tiled else {}) | toolchain.options()
         _compile(module, tuple(example), tuple(dynamic), options, path)
         seconds = perf_counter() - start
     try:
@@ -87,13 +86,28 @@ def _compile(
 ) -> None:
     from torch._inductor import aoti_compile_and_package
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if reason := toolchain.unwritable(path.parent):
+        raise ValueError(
+            f"{path.parent}: compiled code cannot be kept there ({reason}); set TINYGPT_CACHE to a "
+            "folder that can be written"
+        )
+    if reason := toolchain.choose_folder():
+        raise ValueError(reason)
     with torch.no_grad(), TemporaryDirectory(dir=path.parent) as folder, catch_warnings():
         simplefilter("ignore")  # torch's, about torch
         program = torch.export.export(module, example, dynamic_shapes=dynamic or None)
         new = Path(folder) / path.name
-        aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
+        with toolchain.told("engine=compiled"):
+            aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
         new.replace(path)
+
+
+def kept(path: Path) -> bool:
+    """Whether there is such a package; none where its folder cannot be read."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def path_of(module: nn.Module, example: Sequence[Tensor]) -> Path:
@@ -112,7 +126,7 @@ def path_of(module: nn.Module, example: Sequence[Tensor]) -> Path:
         sorted((OPTIONS | tiles.OPTIONS).items()),
     )
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    return folder() / f"{type(module).__name__.lower()}-{digest}.pt2"
+    return toolchain.cache_folder() / f"{type(module).__name__.lower()}-{digest}.pt2"
 
 
 def _sources(module: nn.Module) -> str:
@@ -122,11 +136,3 @@ def _sources(module: nn.Module) -> str:
         names.add("tinygpt.rope")  # its functions are no modules
     ours = sorted(name for name in names if name.startswith("tinygpt."))
     return "".join(inspect.getsource(sys.modules[name]) for name in ours)
-
-
-def folder() -> Path:
-    """``$TINYGPT_CACHE``, or ``tinygpt`` in the user's folder for what can be made again."""
-    if ours := os.environ.get("TINYGPT_CACHE"):
-        return Path(ours).absolute()
-    users = os.environ.get("XDG_CACHE_HOME")
-    return (Path(users) if users else Path.home() / ".cache") / "tinygpt"

@@ -1,9 +1,19 @@
-"""What code is generated with, the C++ compiler, and what for: the processor or the GPU."""
+"""What code is generated with, the C++ compiler, and what for: the processor or the GPU.
 
+Also where Inductor, which generates it, puts its files, and how its failures are told.
+"""
+
+import getpass
+import os
 import platform
+import re
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,8 +55,106 @@ def machine(device: torch.device) -> str:
     return f"{platform.system()} {platform.machine()} {platform.processor()} {isa} {flags}"
 
 
+def cannot_compile() -> str:
+    """Why nothing can be compiled for a CPU here, and the cure; empty where it can."""
+    if reason := choose_folder():
+        return reason
+    if compiler():
+        return ""
+    given = os.environ.get("CXX")
+    what = f"CXX={given} is no C++ compiler that works" if given else "there is no C++ compiler"
+    return (
+        f"{what} here; install g++ (Debian, Ubuntu: apt install g++; macOS: xcode-select "
+        "--install) or set CXX to one"
+    )
+
+
+def choose_folder() -> str:
+    """Tell Inductor, by ``TORCHINDUCTOR_CACHE_DIR``, of a folder that it can work in.
+
+    Its own choice or the user's is kept unless it cannot be written or has a space in its path, at
+    which Inductor's command lines break. What lies there can be made again, so another folder will
+    do. Returns why there is none, and the cure. To be called before torch uses the folder, which
+    it does when weights are made.
+    """
+    name = f"torchinductor_{_user()}"
+    own = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), name))
+    for path in (own, cache_folder() / "inductor", Path("/tmp", name), Path("/var/tmp", name)):
+        if not _has_space(path) and not unwritable(path):
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(path.absolute())
+            return ""
+    return (
+        f"{own}: compilers need a folder that can be written and has no space in its path; set "
+        "TORCHINDUCTOR_CACHE_DIR to one"
+    )
+
+
+def options() -> dict[str, Any]:
+    """What Inductor has to be told where the system's folder for temporary files has a space in its
+    path: precompiled headers are put there whatever its own folder is.
+    """
+    if not _has_space(Path(tempfile.gettempdir())):
+        return {}
+    return {"aot_inductor.precompile_headers": False, "cpp_cache_precompile_headers": False}
+
+
+def cache_folder() -> Path:
+    """``$TINYGPT_CACHE``, or ``tinygpt`` in the user's folder for what can be made again."""
+    if ours := os.environ.get("TINYGPT_CACHE"):
+        return Path(ours).absolute()
+    users = os.environ.get("XDG_CACHE_HOME")
+    return (Path(users) if users else Path.home() / ".cache") / "tinygpt"
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written to ``folder``, which is made if need be; empty where it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or type(error).__name__
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """ValueError, one line, for what Inductor or the compiler runs into as it compiles ``what``."""
+    from torch._dynamo.exc import BackendCompilerFailed
+    from torch._inductor.exc import CppCompileError
+
+    try:
+        yield
+    except (BackendCompilerFailed, CppCompileError) as error:
+        cause: BaseException = error
+        while isinstance(cause, BackendCompilerFailed):
+            cause = cause.inner_exception
+        if isinstance(cause, torch.OutOfMemoryError | MemoryError):
+            raise cause from None
+        output = cause.output if isinstance(cause, CppCompileError) else str(cause)
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        said = next((line for line in lines if "error" in line.lower()), *lines[:1] or [""])
+        raise ValueError(
+            f"{what}: {_command() or 'the compiler'} failed ({type(cause).__name__}: {said}); "
+            "set CXX to another compiler, or do without compiling"
+        ) from error
+
+
+def _has_space(path: Path) -> bool:
+    return any(map(str.isspace, str(path)))
+
+
+def _user() -> str:
+    """The user's name as Inductor has it in the name of its folder."""
+    try:
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, ModuleNotFoundError, OSError):
+        return "user"
+
+
 def _command() -> str:
-    """The compiler's name or path; empty where Inductor finds none."""
+    """The compiler's name or path; empty where Inductor finds none, or cannot work at all."""
+    if choose_folder():
+        return ""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 

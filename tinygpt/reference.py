@@ -1,0 +1,65 @@
+"""The slow way to what an approximate cache computes: all tokens in one pass, without that cache.
+
+A cache that drops or rounds entries cannot be compared with the plain forward pass. Its class
+states what each query sees (``Seen``), and this pass computes the same from the weights, with
+attention written out: neither the cache nor the model's own attention is called.
+
+Shapes: B rows, n tokens, H query heads, K key/value heads, D head_dim, V vocabulary, Q queries at
+a time.
+"""
+
+import torch
+from torch import Tensor
+
+from tinygpt.cache import Seen
+from tinygpt.model import GPT, Attention, Block
+from tinygpt.rope import rope_table, rotate
+
+QUERIES_AT_ONCE = 256
+"""Their scores over all keys are held at a time."""
+
+
+@torch.inference_mode()
+def forward(model: GPT, ids: Tensor, seen: Seen, at: Tensor) -> Tensor:
+    """Logits (B, len(at), V) after the tokens at ``at`` of ``ids`` (B, n), each of which sees what
+    ``seen`` says.
+    """
+    device = ids.device
+    seen = seen._replace(mask=seen.mask.to(device), distances=seen.distances.to(device))
+    x: Tensor = model.emb(ids)
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        x = x + _attention(block.attn, block.norm1(x), seen, model.config.rope_base)
+        x = x + block.mlp(block.norm2(x))
+    logits: Tensor = model.head(model.norm(x[:, at.to(device)]))
+    return logits
+
+
+def _attention(attention: Attention, x: Tensor, seen: Seen, base: float) -> Tensor:
+    """Attention of ``x`` (B, n, d_model) over what ``seen`` says.
+
+    Keys are rotated by their place in the text. Where a query is to stand at another distance than
+    the text has it, it is the query that is rotated further or less far.
+    """
+    B, n, _ = x.shape
+    H, K, D = attention.n_heads, attention.n_kv_heads, attention.head_dim
+    at = torch.arange(n, device=x.device)
+    turned = (seen.distances + at).masked_fill(~seen.mask, 0)  # where each query is to stand
+    cos, sin = rope_table(max(n, int(turned.max()) + 1), D, base, str(x.device))
+    heads = attention.qkv(x).view(B, n, -1, D).transpose(1, 2)
+    q, k, v = torch.split(heads, [H, K, K], dim=1)
+    k, v = seen.kept(rotate(k, cos[at], sin[at]), v)
+    k, v = (held.float().repeat_interleave(H // K, dim=1) for held in (k, v))
+    parts = []
+    for rows in torch.split(at, QUERIES_AT_ONCE):
+        mask, shift = seen.mask[rows], turned[rows] - rows[:, None]
+        scores = torch.full((B, H, len(rows), n), float("-inf"), device=x.device)
+        for by in sorted(set(shift[mask].tolist())):  # 0 alone, where distances are the text's
+            places = (rows + by).clamp(min=0)
+            query = rotate(q[:, :, rows], cos[places], sin[places]).float() * D**-0.5
+            scores = torch.where(mask & (shift == by), query @ k.mT, scores)
+        shares = scores.softmax(dim=-1).masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+        parts.append(shares @ v)
+    y = torch.cat(parts, dim=2).transpose(1, 2).reshape(B, n, H * D)
+    out: Tensor = attention.out(y.to(x.dtype))
+    return out
