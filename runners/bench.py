@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.checks import check_bench
-from runners.harness.config import to_config
-from runners.harness.paths import config_groups, group_options
-from runners.harness.schema import BenchConfig
+from runners.harness.config.checks import check_bench
+from runners.harness.config.compose import to_config
+from runners.harness.config.paths import config_groups, group_options
+from runners.harness.config.schema import BenchConfig
+from runners.harness.launch import app
 
 if TYPE_CHECKING:
-    from runners.harness.keep import Kept
+    from runners.harness.launch.run import Kept
 
 USAGE = """\
 usage: python -m runners.bench [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -39,9 +39,9 @@ _OTHER_KEYS = (
 
 def job(cfg: DictConfig) -> app.Finished:
     """Run one cell and keep its result."""
-    from runners.harness import resume
-    from runners.harness.cell import run_cell
-    from runners.harness.keep import keep
+    from runners.harness.launch.run import keep
+    from runners.harness.measure.cell import run_cell
+    from runners.harness.sweep import resume
 
     config = to_config(cfg, BenchConfig)
     done = resume.finished(config) if config.resume else None
@@ -50,21 +50,21 @@ def job(cfg: DictConfig) -> app.Finished:
 
 def _show(kept: "Kept") -> None:
     """A lone cell's row; those of a sweep are shown together, at its end."""
-    from runners.harness import render
-    from runners.harness.tables import cells
+    from runners.harness.report import render
+    from runners.harness.tables.frames import cells
 
     if kept.tracked and kept.place.sweep is None:
         render.show(render.bench_tables(cells(kept.place.cell, kept.store))[0])
 
 
 def _prepare(cells: app.Sweep) -> app.Sweep:
-    from runners.harness import sweep
+    from runners.harness.sweep import around as sweep
 
     return sweep.prepared(cells)
 
 
 def _around_sweep(cells: app.Sweep) -> AbstractContextManager[None]:
-    from runners.harness import sweep
+    from runners.harness.sweep import around as sweep
 
     return sweep.tracked(cells)
 

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.config import to_config
+from runners.harness.config.compose import to_config
+from runners.harness.config.tools_schema import CompareConfig
 from runners.harness.errors import UsageError
-from runners.harness.tools_schema import CompareConfig
+from runners.harness.launch import app
 
 USAGE = """\
 usage: python -m runners.compare a=ID b=ID [fail_if_slower=5%] [format=rich]
@@ -43,8 +43,9 @@ wrong or nothing matches; 3 none is for sure, and not all could be judged
 
 def job(cfg: DictConfig) -> int:
     """Print the comparison; returns the exit status that ``fail_if_slower`` makes of it."""
-    from runners.harness import comparison, comparison_screen
-    from runners.harness.tracking import TrackingError, open_store
+    from runners.harness.report import comparison as comparison_screen
+    from runners.harness.store.tracking import TrackingError, open_store
+    from runners.harness.tables import comparison
 
     config = to_config(cfg, CompareConfig)
     store = open_store(config.tracking)

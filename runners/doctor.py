@@ -5,10 +5,10 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.config import to_config
+from runners.harness.config.compose import to_config
+from runners.harness.config.tools_schema import DoctorConfig
 from runners.harness.errors import UsageError
-from runners.harness.tools_schema import DoctorConfig
+from runners.harness.launch import app
 
 USAGE = """\
 usage: python -m runners.doctor [fix=true] [prune=30d] [gone=HOST]
@@ -29,7 +29,7 @@ Exit status: 0 if nothing is left to mend, 1 if something is, 2 if the command i
 
 def job(cfg: DictConfig) -> int:
     """Look, and mend if asked to; returns how much is left."""
-    from runners.harness import doctor
+    from runners.harness.doctor import run as doctor
 
     return doctor.run(to_config(cfg, DoctorConfig))
 

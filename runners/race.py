@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.checks import check_text
-from runners.harness.config import to_config
+from runners.harness.config.checks import check_text
+from runners.harness.config.compose import to_config
+from runners.harness.config.text_schema import RaceConfig
 from runners.harness.errors import UsageError
-from runners.harness.text_schema import RaceConfig
+from runners.harness.launch import app
 
 if TYPE_CHECKING:
-    from runners.harness.race_run import Race
-    from runners.harness.result import CellResult
+    from runners.harness.store.disk import CellResult
+    from runners.harness.text.race import Race
 
 USAGE = """\
 usage: python -m runners.race [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -35,9 +35,9 @@ Where the output is no terminal, there is no replay: the summary is all. Nothing
 
 def job(cfg: DictConfig) -> app.Finished:
     """Measure both, and show them."""
-    from runners.harness import race_screen
-    from runners.harness.guard import guarded
-    from runners.harness.race_run import race
+    from runners.harness.measure.guard import guarded
+    from runners.harness.text import race_screen
+    from runners.harness.text.race import race
 
     config = to_config(cfg, RaceConfig)
     found: list[Race] = []

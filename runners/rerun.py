@@ -4,10 +4,10 @@ from typing import NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.config import to_config
+from runners.harness.config.compose import to_config
+from runners.harness.config.tools_schema import RerunConfig
 from runners.harness.errors import UsageError
-from runners.harness.tools_schema import RerunConfig
+from runners.harness.launch import app
 
 USAGE = """\
 usage: python -m runners.rerun run=ID|config=FILE [strict=true] [KEY=VALUE ...]
@@ -28,7 +28,7 @@ _OWN = ("run", "config", "strict", "tracking.dir", "tracking.uri")
 
 def job(cfg: DictConfig) -> list[app.Finished]:
     """Run all cells of what was asked for again."""
-    from runners.harness.rerun_run import rerun
+    from runners.harness.rerun.run import rerun
 
     return rerun(to_config(cfg, RerunConfig), app.current().words)
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.checks import check_text
-from runners.harness.config import to_config
-from runners.harness.text_schema import SampleConfig
+from runners.harness.config.checks import check_text
+from runners.harness.config.compose import to_config
+from runners.harness.config.text_schema import SampleConfig
+from runners.harness.launch import app
 
 if TYPE_CHECKING:
-    from runners.harness.progress import CellProgress
-    from runners.harness.result import CellResult
+    from runners.harness.launch.progress import CellProgress
+    from runners.harness.store.disk import CellResult
 
 USAGE = """\
 usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -39,9 +39,9 @@ composes to.
 
 def job(cfg: DictConfig) -> app.Finished:
     """Write the texts of one setting and keep them."""
-    from runners.harness.keep import keep
-    from runners.harness.sample_run import sample
-    from runners.harness.sample_screen import Screen
+    from runners.harness.launch.run import keep
+    from runners.harness.text.sample import sample
+    from runners.harness.text.screen import Screen
 
     def on_screen(config: SampleConfig, report: "CellProgress") -> "CellResult":
         with Screen(report.title if report.swept else "") as screen:
@@ -51,7 +51,7 @@ def job(cfg: DictConfig) -> app.Finished:
 
 
 def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
-    from runners.harness import sample_grid
+    from runners.harness.text import grid as sample_grid
 
     return sample_grid.tracked(sweep)
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.config import to_config
+from runners.harness.config.compose import to_config
+from runners.harness.config.tools_schema import TablesConfig
 from runners.harness.errors import UsageError
-from runners.harness.tools_schema import TablesConfig
+from runners.harness.launch import app
 
 if TYPE_CHECKING:
-    from runners.harness.render import Table
+    from runners.harness.report.render import Table
 
 USAGE = """\
 usage: python -m runners.tables [sweep=latest] [table=all] [where='...'] [format=rich]
@@ -37,8 +37,8 @@ usage: python -m runners.tables [sweep=latest] [table=all] [where='...'] [format
 
 def job(cfg: DictConfig) -> None:
     """Print what was asked for."""
-    from runners.harness import render
-    from runners.harness.tracking import TrackingError
+    from runners.harness.report import render
+    from runners.harness.store.tracking import TrackingError
 
     config = to_config(cfg, TablesConfig)
     try:
@@ -52,9 +52,10 @@ def job(cfg: DictConfig) -> None:
 
 
 def _tables(config: TablesConfig) -> "list[Table]":
-    from runners.harness import render, runs_table
-    from runners.harness.tables import selected
-    from runners.harness.tracking import open_store
+    from runners.harness.report import render
+    from runners.harness.store.tracking import open_store
+    from runners.harness.tables import runs as runs_table
+    from runners.harness.tables.frames import selected
 
     store = open_store(config.tracking)
     if config.table == "runs":

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app, corpus
-from runners.harness.config import to_config, to_dict
+from runners.harness.config.compose import to_config, to_dict
+from runners.harness.config.paths import absolute, why_not_published
+from runners.harness.config.train_schema import TrainConfig
 from runners.harness.errors import UsageError
-from runners.harness.paths import absolute, why_not_published
-from runners.harness.train_schema import TrainConfig
+from runners.harness.launch import app
+from runners.harness.train import corpus
 from tinygpt.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from runners.harness.result import CellResult, Place
+    from runners.harness.store.disk import CellResult, Place
 
 USAGE = """\
 usage: python -m runners.train [-m] corpus.path=FILE [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -45,7 +46,7 @@ def check(config: TrainConfig) -> None:
         folder = resumed_from(config)
         tokenizer = None
         if folder:
-            from runners.harness import train_state
+            from runners.harness.train import state as train_state
 
             digest = corpus.sha256(corpus.read_text(config.corpus.path))
             train_state.require_same(folder / "last", train_state.identity(config, digest))
@@ -80,9 +81,11 @@ def resumed_from(config: TrainConfig) -> Path | None:
 
 def job(cfg: DictConfig) -> app.Finished:
     """Train once and keep what came of it: on disk first, in MLflow second."""
-    from runners.harness import inputs, result, train_run
-    from runners.harness.delivery import Delivery
-    from runners.harness.tracking import TrackingError
+    from runners.harness.launch.tracked import Delivery
+    from runners.harness.measure import subject as inputs
+    from runners.harness.store import disk as result
+    from runners.harness.store.tracking import TrackingError
+    from runners.harness.train import run as train_run
 
     config = to_config(cfg, TrainConfig)
     place = result.Place.of_job()
@@ -108,7 +111,8 @@ def job(cfg: DictConfig) -> app.Finished:
 
 def _tell(config: TrainConfig, place: "Place", measured: "CellResult") -> None:
     """What the run came to, where its weights are, and how to go on."""
-    from runners.harness import train_report, train_state
+    from runners.harness.train import report as train_report
+    from runners.harness.train import state as train_state
 
     figures = measured.metrics
     if "val_loss_nats" in figures:
@@ -132,7 +136,7 @@ def _tell(config: TrainConfig, place: "Place", measured: "CellResult") -> None:
 
 
 def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
-    from runners.harness.delivery import tracked_sweep
+    from runners.harness.launch.tracked import tracked_sweep
 
     if any(config.out for config in sweep.configs):
         raise UsageError(

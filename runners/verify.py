@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness import app
-from runners.harness.checks import check_text
-from runners.harness.config import to_config
-from runners.harness.text_schema import VerifyConfig
+from runners.harness.config.checks import check_text
+from runners.harness.config.compose import to_config
+from runners.harness.config.text_schema import VerifyConfig
+from runners.harness.launch import app
 
 if TYPE_CHECKING:
-    from runners.harness.keep import Kept
+    from runners.harness.launch.run import Kept
 
 USAGE = """\
 usage: python -m runners.verify [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -38,14 +38,14 @@ exit status: 0 everything holds, 1 something that must match does not, 2 the com
 
 def job(cfg: DictConfig) -> app.Finished:
     """Verify once and keep what came of it."""
-    from runners.harness.keep import keep
-    from runners.harness.verify_run import verify
+    from runners.harness.launch.run import keep
+    from runners.harness.verify.run import verify
 
     return keep("verify", to_config(cfg, VerifyConfig), verify, _show)
 
 
 def _show(kept: "Kept") -> None:
-    from runners.harness.verify_screen import show
+    from runners.harness.verify.screen import show
 
     title = " ".join(kept.place.overrides) if kept.place.sweep else ""
     show(kept.result, title)
@@ -53,8 +53,8 @@ def _show(kept: "Kept") -> None:
 
 @contextmanager
 def _around_sweep(sweep: app.Sweep) -> Iterator[None]:
-    from runners.harness import progress
-    from runners.harness.delivery import tracked_sweep
+    from runners.harness.launch import progress
+    from runners.harness.launch.tracked import tracked_sweep
 
     with tracked_sweep("verify", sweep), progress.named_by(set(sweep.axes)):
         yield

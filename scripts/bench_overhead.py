@@ -19,7 +19,12 @@ from typing import Any
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from runners import bench
-from runners.harness import cell, config, identity, progress, result, tracking
+from runners.harness.config import compose as config
+from runners.harness.launch import progress
+from runners.harness.measure import cell
+from runners.harness.measure import fingerprint as identity
+from runners.harness.store import disk as result
+from runners.harness.store import tracking
 
 
 class Clock:

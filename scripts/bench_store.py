@@ -69,7 +69,7 @@ def main() -> int:
 
 def deliver(folder: Path) -> None:
     """Put one sweep into a new store."""
-    from runners.harness.tracking import Store
+    from runners.harness.store.tracking import Store
 
     store, home = Store(folder), folder / "sweeps" / SWEEP
     home.mkdir(parents=True)
@@ -85,9 +85,9 @@ def deliver(folder: Path) -> None:
 
 def make_cell(home: Path, number: int, batch: int, new_tokens: int, cache: str) -> Path:
     """The folder of a finished cell, with as many params, tags and figures as a real one."""
-    from runners.harness import result
-    from runners.harness.config import from_dict, to_dict
-    from runners.harness.schema import BenchConfig
+    from runners.harness.config.compose import from_dict, to_dict
+    from runners.harness.config.schema import BenchConfig
+    from runners.harness.store import disk as result
 
     values: dict[str, Any] = {"batch": {"size": batch}, "length": {"new_tokens": new_tokens}}
     values |= {"cache": {"kind": cache}, "tracking": {"dir": str(home.parents[1])}}
@@ -148,27 +148,28 @@ def copied(rows: list[Any], columns: list[str], n: int, sweep: str) -> Iterator[
 
 
 def _tables(store: Any, sweep: str, where: str = "") -> None:
-    from runners.harness import render
-    from runners.harness.tables import selected
+    from runners.harness.report import render
+    from runners.harness.tables.frames import selected
 
     for table in render.bench_tables(*selected(sweep, store, where), where):
         render.show(table, stream=io.StringIO())
 
 
 def _cells(store: Any, sweep: str) -> None:
-    from runners.harness.tables import cells
+    from runners.harness.tables.frames import cells
 
     assert len(cells(sweep, store)) == len(AXES)
 
 
 def _find(store: Any, sweep: str) -> None:
-    from runners.harness.stored import find_top
+    from runners.harness.store.find import find_top
 
     find_top(store, sweep)
 
 
 def _runs(store: Any, sweep: str) -> None:
-    from runners.harness import render, runs_table
+    from runners.harness.report import render
+    from runners.harness.tables import runs as runs_table
 
     render.show(runs_table.runs(store), stream=io.StringIO())
 
@@ -186,7 +187,8 @@ QUESTIONS: dict[str, Callable[[Any, str], None]] = {
 def ask(folder: Path, question: str) -> dict[str, float]:
     """Seconds of one question in this process: its imports, opening the store, the answer."""
     clock = [time.perf_counter()]
-    from runners.harness import render, runs_table, schema, tracking  # noqa: F401
+    from runners.harness.config import schema
+    from runners.harness.store import tracking
 
     if question != "table=runs":  # which reads the database itself
         import mlflow.store.tracking.sqlalchemy_store

@@ -18,12 +18,13 @@ from time import perf_counter
 import torch
 from hydra import compose, initialize_config_dir
 
-from runners.harness import config as configs
-from runners.harness import inputs, timing
-from runners.harness.paths import conf_dir
-from runners.harness.schema import BenchConfig
+from runners.harness.config import compose as configs
+from runners.harness.config.paths import conf_dir
+from runners.harness.config.schema import BenchConfig
+from runners.harness.measure import subject as inputs
+from runners.harness.measure import timing
+from runners.harness.measure.timing import Generate
 from runners.harness.stats import Pair, Ratio, compare
-from runners.harness.timing import Generate
 from tinygpt.engines import make_engine
 from tinygpt.generation import OnToken, go_on
 from tinygpt.sampling import make_sampler

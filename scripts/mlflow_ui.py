@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runners.harness.local_store import to_uri
+from runners.harness.store.local import to_uri
 
 
 def main() -> int:

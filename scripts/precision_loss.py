@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from runners.harness.corpus import read_text, split
-from runners.harness.paths import results_dir
-from runners.harness.training import mean_held_out_nats
+from runners.harness.config.paths import results_dir
+from runners.harness.train.corpus import read_text, split
+from runners.harness.train.trainer import mean_held_out_nats
 from tinygpt.checkpoint import cast, load_model
 from tinygpt.config import PRECISION_KINDS, ModelConfig, PrecisionConfig
 from tinygpt.tokenizer import Tokenizer

@@ -56,7 +56,7 @@ def _small_heap() -> None:
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sqlite store with no runs, made once: making one takes seconds."""
-    from runners.harness.tracking import Store
+    from runners.harness.store.tracking import Store
 
     folder = tmp_path_factory.mktemp("store")
     _ = Store(folder).client
@@ -120,7 +120,10 @@ def entry() -> Callable[..., Ended]:
 @pytest.fixture
 def instant(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Cells are ok at once, and nothing is measured: the configs of those that ran, in order."""
-    from runners.harness import cell, plan, result, sweep
+    from runners.harness.measure import cell
+    from runners.harness.store import disk as result
+    from runners.harness.sweep import around as sweep
+    from runners.harness.sweep import plan
 
     ran: list[Any] = []
 

@@ -4,7 +4,7 @@ import random
 from dataclasses import asdict
 from functools import cache
 
-from runners.harness import corpus
+from runners.harness.train import corpus
 from tinygpt.config import ModelConfig
 from tinygpt.tokenizer import Tokenizer
 

@@ -15,13 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runners.harness import engine_table, gate, render, tables
-from runners.harness.cell import run_cell
-from runners.harness.race_run import race
-from runners.harness.race_screen import same_text
-from runners.harness.result import CellResult
-from runners.harness.sample_run import sample
-from runners.harness.schema import (
+from runners.harness.config.schema import (
     BenchConfig,
     DeviceConfig,
     LengthConfig,
@@ -29,9 +23,18 @@ from runners.harness.schema import (
     TextPromptConfig,
     TimingConfig,
 )
-from runners.harness.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
-from runners.harness.tracking import Store
-from runners.harness.verify_run import verify
+from runners.harness.config.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
+from runners.harness.measure import gate
+from runners.harness.measure.cell import run_cell
+from runners.harness.report import render
+from runners.harness.store.disk import CellResult
+from runners.harness.store.tracking import Store
+from runners.harness.tables import engines as engine_table
+from runners.harness.tables import frames as tables
+from runners.harness.text.race import race
+from runners.harness.text.race_screen import same_text
+from runners.harness.text.sample import sample
+from runners.harness.verify.run import verify
 from tests import text_checkpoint
 from tests.small_model import BF16, CPU, FP32, NANO, engine_for, random_ids
 from tests.small_text import MODEL

@@ -6,7 +6,7 @@ from math import log
 import numpy as np
 import pytest
 
-from runners.harness.baselines import KneserNey, trigram_nats, unigram_nats
+from runners.harness.train.baselines import KneserNey, trigram_nats, unigram_nats
 
 A, B, C = 0, 1, 2
 TEXT = [A, B, C, A, B, A, A, B, C, B]

@@ -19,11 +19,16 @@ import pytest
 import torch
 import yaml
 
-from runners.harness import gate, inputs, plan, render, result, sweep
-from runners.harness.config import flatten
-from runners.harness.schema import BenchConfig
-from runners.harness.tables import cache_speedup, cells
-from runners.harness.tracking import Store
+from runners.harness.config.compose import flatten
+from runners.harness.config.schema import BenchConfig
+from runners.harness.measure import gate
+from runners.harness.measure import subject as inputs
+from runners.harness.report import render
+from runners.harness.store import disk as result
+from runners.harness.store.tracking import Store
+from runners.harness.sweep import around as sweep
+from runners.harness.sweep import plan
+from runners.harness.tables.frames import cache_speedup, cells
 from tests.train_command import Ended
 from tinygpt.cache import RollingCache, Step, _Positions
 
@@ -557,7 +562,7 @@ def test_every_failure_is_summed_up_at_the_end(
         named = {1: "ok", 2: "failed", 4: "oom", 8: "mismatch", 16: "skipped"}
         return result.CellResult(named[config.batch.size], reason=f"reason {config.batch.size}")
 
-    monkeypatch.setattr("runners.harness.cell.run_cell", run_cell)
+    monkeypatch.setattr("runners.harness.measure.cell.run_cell", run_cell)
     status, _, err = bench("-m", "batch=1,2,4,8,16")
     assert status == 1
     last = [line.partition(" ")[2] for line in err.splitlines()[-3:]]

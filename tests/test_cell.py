@@ -11,11 +11,8 @@ import psutil
 import pytest
 import torch
 
-from runners.harness import cell, environment, gate, identity, inputs, machine, result
-from runners.harness.cell import run_cell
-from runners.harness.config import to_dict
-from runners.harness.result import CellResult, Place
-from runners.harness.schema import (
+from runners.harness.config.compose import to_dict
+from runners.harness.config.schema import (
     BatchConfig,
     BenchConfig,
     DeviceConfig,
@@ -24,6 +21,14 @@ from runners.harness.schema import (
     TimingConfig,
     TrackingConfig,
 )
+from runners.harness.machine import environment
+from runners.harness.machine import system as machine
+from runners.harness.measure import cell, gate
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import subject as inputs
+from runners.harness.measure.cell import run_cell
+from runners.harness.store import disk as result
+from runners.harness.store.disk import CellResult, Place
 from tests.live_bytes import LiveBytes
 from tinygpt.checkpoint import random_model
 from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig, SamplerConfig

@@ -13,13 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from runners.harness import cell, checks, inputs
-from runners.harness.checks import check_bench
-from runners.harness.errors import UsageError
-from runners.harness.race_run import race
-from runners.harness.result import CellResult
-from runners.harness.sample_run import sample
-from runners.harness.schema import (
+from runners.harness.config import checks
+from runners.harness.config.checks import check_bench
+from runners.harness.config.schema import (
     BenchConfig,
     DeviceConfig,
     LengthConfig,
@@ -28,8 +24,14 @@ from runners.harness.schema import (
     TimingConfig,
     TrackingConfig,
 )
-from runners.harness.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
-from runners.harness.verify_run import verify
+from runners.harness.config.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
+from runners.harness.errors import UsageError
+from runners.harness.measure import cell
+from runners.harness.measure import subject as inputs
+from runners.harness.store.disk import CellResult
+from runners.harness.text.race import race
+from runners.harness.text.sample import sample
+from runners.harness.verify.run import verify
 from tests import text_checkpoint
 from tests.small_text import KEYS, MODEL
 from tests.text_checkpoint import Sample

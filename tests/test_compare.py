@@ -10,10 +10,10 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 
-from runners.harness import tables
-from runners.harness.comparison import KEY, PLACE, Comparison, Lone, Side, compare
-from runners.harness.stored import Stored, Top
-from runners.harness.tracking import Store
+from runners.harness.store.find import Stored, Top
+from runners.harness.store.tracking import Store
+from runners.harness.tables import frames as tables
+from runners.harness.tables.comparison import KEY, PLACE, Comparison, Lone, Side, compare
 
 GREEDY = {"sampler.temperature": "0.0", "sampler.top_p": "1.0"}
 TINY = {"model.n_layers": "6", "model.context_length": "256"}

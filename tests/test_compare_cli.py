@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from runners import compare as module
-from runners.harness import app, delivery, record, result
-from runners.harness.config import from_dict, to_dict
-from runners.harness.result import CellResult, Place
-from runners.harness.schema import BenchConfig
-from runners.harness.tracking import Store
+from runners.harness.config.compose import from_dict, to_dict
+from runners.harness.config.schema import BenchConfig
+from runners.harness.launch import app
+from runners.harness.launch import tracked as delivery
+from runners.harness.store import disk as result
+from runners.harness.store import record
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.store.tracking import Store
 from tests.train_command import Ended
 
 Typed = Callable[..., tuple[int, str, str]]

@@ -16,10 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runners.harness import gate, inputs
-from runners.harness.cell import run_cell
-from runners.harness.plan_report import obstacle
-from runners.harness.schema import BatchConfig
+from runners.harness.config.schema import BatchConfig
+from runners.harness.measure import gate
+from runners.harness.measure import subject as inputs
+from runners.harness.measure.cell import run_cell
+from runners.harness.sweep.plan_report import obstacle
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, greedy, random_ids
 from tests.test_cell import config
 from tinygpt.checkpoint import cast, random_model

@@ -11,10 +11,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from runners.harness import config as configs
-from runners.harness.config import to_config, to_dict
-from runners.harness.paths import conf_dir, config_groups
-from runners.harness.schema import BenchConfig
+from runners.harness.config import compose as configs
+from runners.harness.config.compose import to_config, to_dict
+from runners.harness.config.paths import conf_dir, config_groups
+from runners.harness.config.schema import BenchConfig
 
 OPTIONS = {
     "model": ["base", "nano", "small", "tiny"],

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from runners.harness import corpus
-from runners.harness.train_schema import TrainConfig
-from runners.harness.training import (
-    Batches,
-    first_weights,
-)
+from runners.harness.config.train_schema import TrainConfig
+from runners.harness.train import corpus
+from runners.harness.train.trainer import Batches, first_weights
 from tests.small_text import MODEL, text
 from tinygpt.checkpoint import load_model, save_model
 from tinygpt.config import ModelConfig, PrecisionConfig

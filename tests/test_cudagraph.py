@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from runners.harness import gate
+from runners.harness.measure import gate
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, random_ids
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig

@@ -18,14 +18,17 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from runners.harness import doctor, doctor_store, record, result, tracking
-from runners.harness.config import digest, from_dict, to_dict
+from runners.harness.config.compose import digest, from_dict, to_dict
+from runners.harness.config.schema import BenchConfig, TrackingConfig
+from runners.harness.config.tools_schema import DoctorConfig
+from runners.harness.doctor import run as doctor
+from runners.harness.doctor import store as doctor_store
 from runners.harness.errors import UsageError
-from runners.harness.result import CellResult, Place, write_json
-from runners.harness.schema import BenchConfig, TrackingConfig
-from runners.harness.tables import cells
-from runners.harness.tools_schema import DoctorConfig
-from runners.harness.tracking import Store
+from runners.harness.store import disk as result
+from runners.harness.store import record, tracking
+from runners.harness.store.disk import CellResult, Place, write_json
+from runners.harness.store.tracking import Store
+from runners.harness.tables.frames import cells
 
 Doctor = Callable[..., tuple[int, list[str]]]
 GONE = {"pid": 2**22 + 7, "process_started": 1.0}  # above any pid there can be
@@ -257,7 +260,7 @@ def test_what_runs_is_left_alone(store: Store, treat: Doctor) -> None:
 
 
 def test_who_is_alive() -> None:
-    from runners.harness.doctor_disk import Processes
+    from runners.harness.doctor.disk import Processes
 
     mine = result.owner()
     child = subprocess.Popen([sys.executable, "-c", ""])

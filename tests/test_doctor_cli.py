@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from runners import doctor as doctor_module
-from runners.harness import tracking
-from runners.harness.tables import cache_speedup, cells
-from runners.harness.tracking import Store
+from runners.harness.store import tracking
+from runners.harness.store.tracking import Store
+from runners.harness.tables.frames import cache_speedup, cells
 from tests.test_doctor import state
 
 ROOT = Path(__file__).resolve().parents[1]

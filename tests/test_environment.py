@@ -18,10 +18,13 @@ import psutil
 import pytest
 import torch
 
-from runners.harness import environment, gpu, inputs, machine, result
-from runners.harness.environment import Difference, differences
-from runners.harness.result import CellResult, Place
-from runners.harness.schema import DeviceConfig
+from runners.harness.config.schema import DeviceConfig
+from runners.harness.machine import environment, gpu
+from runners.harness.machine import system as machine
+from runners.harness.machine.environment import Difference, differences
+from runners.harness.measure import subject as inputs
+from runners.harness.store import disk as result
+from runners.harness.store.disk import CellResult, Place
 
 Files = Callable[..., None]
 ROOT = Path(__file__).resolve().parents[1]

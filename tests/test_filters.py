@@ -11,11 +11,11 @@ from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.harness import config as configs
-from runners.harness.config import to_config
-from runners.harness.filters import Condition, Facts, Value, parse, select, values
-from runners.harness.paths import conf_dir
-from runners.harness.tools_schema import TablesConfig
+from runners.harness.config import compose as configs
+from runners.harness.config.compose import to_config
+from runners.harness.config.paths import conf_dir
+from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.tables.filters import Condition, Facts, Value, parse, select, values
 
 ROOT = Path(__file__).parent.parent
 SIGNS = ["=", "!=", "<", "<=", ">", ">="]

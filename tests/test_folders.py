@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runners.harness import result
-from runners.harness.delivery import Delivery
+from runners.harness.config.schema import TrackingConfig
 from runners.harness.errors import UsageError
-from runners.harness.result import CellResult, Place
-from runners.harness.schema import TrackingConfig
-from runners.harness.train_state import publish
+from runners.harness.launch.tracked import Delivery
+from runners.harness.store import disk as result
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.train.state import publish
 from tests import text_checkpoint
 from tests.small_text import KEYS
 from tests.train_command import Command, Ended
@@ -248,7 +248,7 @@ def test_a_run_takes_no_name_that_a_checkpoint_has(
 
 
 def test_a_temporary_file_tells_whether_a_folder_can_be_written(tmp_path: Path) -> None:
-    from runners.harness.paths import unwritable
+    from runners.harness.config.paths import unwritable
 
     assert unwritable(tmp_path) == ""
     assert list(tmp_path.iterdir()) == []

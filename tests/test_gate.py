@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from runners.harness import gate
-from runners.harness.gate import GateResult
+from runners.harness.measure import gate
+from runners.harness.measure.gate import GateResult
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, greedy, random_ids
 from tinygpt.cache import CACHES, RollingCache, StaticCache, Step
 from tinygpt.checkpoint import cast, random_model

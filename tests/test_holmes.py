@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from runners.harness.paths import find_checkpoint
+from runners.harness.config.paths import find_checkpoint
 from tinygpt.cache import make_cache
 from tinygpt.checkpoint import load_model
 from tinygpt.config import CacheConfig, ModelConfig, SamplerConfig

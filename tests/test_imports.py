@@ -105,7 +105,7 @@ def test_an_entry_point_imports_no_other() -> None:
         ("tinygpt.tokenizer", "torch numpy"),
         ("tinygpt.engines", "hydra omegaconf mlflow pandas"),
         ("tinygpt.checkpoint", "hydra omegaconf mlflow pandas"),
-        ("runners.harness.schema", "torch numpy hydra mlflow pandas"),
+        ("runners.harness.config.schema", "torch numpy hydra mlflow pandas"),
         ("runners.bench", "torch mlflow pandas scipy"),
         ("runners.tables", "torch mlflow pandas scipy"),
         ("runners.sample", "torch mlflow pandas scipy"),

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from runners.harness import local_store, tracking
-from runners.harness.tracking import Store, TrackingError
+from runners.harness.store import local as local_store
+from runners.harness.store import tracking
+from runners.harness.store.tracking import Store, TrackingError
 from tests.test_tracking import finished_cell
 from tests.train_command import Ended
 

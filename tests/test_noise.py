@@ -6,9 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from runners.harness import machine, noise, render
-from runners.harness.machine import CpuTime, others_share
-from runners.harness.noise import QUIET, together
+from runners.harness.machine import system as machine
+from runners.harness.machine.system import CpuTime, others_share
+from runners.harness.report import render
+from runners.harness.tables import noise
+from runners.harness.tables.noise import QUIET, together
 from tests.test_tables import frame, none
 from tests.test_tables import row as cells_row
 

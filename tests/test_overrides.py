@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runners.harness import config as configs
-from runners.harness import overrides
-from runners.harness.config import to_config
+from runners.harness.config import compose as configs
+from runners.harness.config import grammar as overrides
+from runners.harness.config.compose import to_config
+from runners.harness.config.paths import conf_dir
+from runners.harness.config.schema import BenchConfig
+from runners.harness.config.tools_schema import TablesConfig
 from runners.harness.errors import UsageError
-from runners.harness.paths import conf_dir
-from runners.harness.schema import BenchConfig
-from runners.harness.tools_schema import TablesConfig
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -298,7 +298,7 @@ with initialize_config_dir(sys.argv[1], version_base="1.3"):
 
 
 def test_hydra_alone_still_refuses_digits_and_rewrites_text(tmp_path: Path) -> None:
-    """When this fails, Hydra has mended it and runners/harness/overrides.py can go."""
+    """When this fails, Hydra has mended it and runners/harness/config/grammar.py can go."""
     (tmp_path / "batch").mkdir()
     (tmp_path / "batch" / "16.yaml").write_text("size: 16\n", encoding="utf-8")
     (tmp_path / "main.yaml").write_text(

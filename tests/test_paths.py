@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from runners.harness import corpus
-from runners.harness.checks import read_prompt, read_prompts
-from runners.harness.config import from_dict, to_dict
+from runners.harness.config.checks import read_prompt, read_prompts
+from runners.harness.config.compose import from_dict, to_dict
+from runners.harness.config.paths import results_dir, settled
+from runners.harness.config.schema import BenchConfig, TextPromptConfig
+from runners.harness.config.text_schema import PromptsConfig, SampleConfig
+from runners.harness.config.tools_schema import RerunConfig
+from runners.harness.config.train_schema import TrainConfig
 from runners.harness.errors import UsageError
-from runners.harness.paths import results_dir, settled
-from runners.harness.schema import BenchConfig, TextPromptConfig
-from runners.harness.text_schema import PromptsConfig, SampleConfig
-from runners.harness.tools_schema import RerunConfig
-from runners.harness.train_schema import TrainConfig
+from runners.harness.train import corpus
 from tests import text_checkpoint
 from tests.small_text import KEYS
 from tests.text_checkpoint import Sample, generations, tokenizer
@@ -235,7 +235,7 @@ def test_a_mark_that_is_fed_is_told(sample: Sample, tmp_path: Path) -> None:
 def test_a_text_ends_at_a_line_feed_and_a_rerun_of_it_too(
     entry: Entry, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from runners.harness import sample_run
+    from runners.harness.text import sample as sample_run
 
     class Scripted:
         def __init__(self, *_: Any, **__: Any) -> None: ...

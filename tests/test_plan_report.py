@@ -8,12 +8,17 @@ import pandas as pd
 import pytest
 import torch
 
-from runners.harness import cell, environment, identity, inputs, plan_report, sweep
-from runners.harness.app import Sweep
-from runners.harness.plan import Machine, estimate_s
-from runners.harness.result import CellResult
-from runners.harness.schema import BatchConfig, BenchConfig, DeviceConfig, LengthConfig
-from runners.harness.tracking import Store
+from runners.harness.config.schema import BatchConfig, BenchConfig, DeviceConfig, LengthConfig
+from runners.harness.launch.app import Sweep
+from runners.harness.machine import environment
+from runners.harness.measure import cell
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import subject as inputs
+from runners.harness.store.disk import CellResult
+from runners.harness.store.tracking import Store
+from runners.harness.sweep import around as sweep
+from runners.harness.sweep import plan_report
+from runners.harness.sweep.plan import Machine, estimate_s
 from tests.small_model import NANO
 from tests.train_command import Ended
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from runners.harness.corpus import read_text, split
-from runners.harness.paths import results_dir
+from runners.harness.config.paths import results_dir
+from runners.harness.train.corpus import read_text, split
 from scripts.precision_loss import ALLOWED, losses
 
 TAIL = 12_000

@@ -14,11 +14,19 @@ from rich.console import Console
 from rich.live import Live
 
 from runners import race as module
-from runners.harness import app, inputs, race_run, race_screen
+from runners.harness.config.schema import (
+    DeviceConfig,
+    LengthConfig,
+    TextPromptConfig,
+    TrackingConfig,
+)
+from runners.harness.config.text_schema import RaceConfig
 from runners.harness.errors import UsageError
-from runners.harness.race_run import FRAME_S, Race, Side, fed, race, replay, speed
-from runners.harness.schema import DeviceConfig, LengthConfig, TextPromptConfig, TrackingConfig
-from runners.harness.text_schema import RaceConfig
+from runners.harness.launch import app
+from runners.harness.measure import subject as inputs
+from runners.harness.text import race as race_run
+from runners.harness.text import race_screen
+from runners.harness.text.race import FRAME_S, Race, Side, fed, race, replay, speed
 from tests.small_text import KEYS, MODEL, text
 from tinygpt.checkpoint import random_model, save_model
 from tinygpt.config import CacheConfig

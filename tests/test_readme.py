@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.harness.paths import conf_dir, config_groups, group_options
+from runners.harness.config.paths import conf_dir, config_groups, group_options
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from runners.harness import cell, plan, sweep
-from runners.harness.tracking import Store
+from runners.harness.measure import cell
+from runners.harness.store.tracking import Store
+from runners.harness.sweep import around as sweep
+from runners.harness.sweep import plan
 from tests import text_checkpoint
 from tests.small_text import KEYS, MODEL
 from tests.text_checkpoint import generations

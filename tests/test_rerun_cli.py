@@ -10,15 +10,22 @@ from typing import Any
 import pytest
 import yaml
 
-from runners.harness import app, cell, environment, inputs, kinds, original, paths, plan, sweep
-from runners.harness.checks import check_bench
+from runners.harness.config import paths
+from runners.harness.config.checks import check_bench
+from runners.harness.config.schema import BenchConfig, TrackingConfig
+from runners.harness.config.tools_schema import RerunConfig
 from runners.harness.errors import UsageError
-from runners.harness.rerun_run import rerun
-from runners.harness.result import CellResult
-from runners.harness.schema import BenchConfig, TrackingConfig
-from runners.harness.stored import find_top
-from runners.harness.tools_schema import RerunConfig
-from runners.harness.tracking import Store
+from runners.harness.launch import app
+from runners.harness.machine import environment
+from runners.harness.measure import cell
+from runners.harness.measure import subject as inputs
+from runners.harness.rerun import kinds, original
+from runners.harness.rerun.run import rerun
+from runners.harness.store.disk import CellResult
+from runners.harness.store.find import find_top
+from runners.harness.store.tracking import Store
+from runners.harness.sweep import around as sweep
+from runners.harness.sweep import plan
 from tests.train_command import Ended
 
 ROOT = Path(__file__).resolve().parents[1]

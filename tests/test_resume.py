@@ -16,11 +16,16 @@ import psutil
 import pytest
 import torch
 
-from runners.harness import cell, environment, identity, inputs, plan, resume, sweep
-from runners.harness.result import TRACKED, CellResult
-from runners.harness.schema import BenchConfig, DeviceConfig, PromptConfig
-from runners.harness.tables import cells
-from runners.harness.tracking import Store
+from runners.harness.config.schema import BenchConfig, DeviceConfig, PromptConfig
+from runners.harness.machine import environment
+from runners.harness.measure import cell
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import subject as inputs
+from runners.harness.store.disk import TRACKED, CellResult
+from runners.harness.store.tracking import Store
+from runners.harness.sweep import around as sweep
+from runners.harness.sweep import plan, resume
+from runners.harness.tables.frames import cells
 from tests import small_text
 from tests.train_command import Ended
 from tinygpt.checkpoint import random_model, save_model

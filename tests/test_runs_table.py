@@ -14,14 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.harness import render, result, runs_table, tracking
-from runners.harness.config import from_dict, to_dict
-from runners.harness.result import CellResult, Place
-from runners.harness.runs_table import EXPERIMENTS, runs, short_ids
-from runners.harness.schema import BenchConfig
-from runners.harness.stored import find_top
-from runners.harness.tables import cells
-from runners.harness.tracking import Store
+from runners.harness.config.compose import from_dict, to_dict
+from runners.harness.config.schema import BenchConfig
+from runners.harness.report import render
+from runners.harness.store import disk as result
+from runners.harness.store import tracking
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.store.find import find_top
+from runners.harness.store.tracking import Store
+from runners.harness.tables import runs as runs_table
+from runners.harness.tables.frames import cells
+from runners.harness.tables.runs import EXPERIMENTS, runs, short_ids
 from tests.train_command import Ended
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "bench_store.py"

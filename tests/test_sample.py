@@ -11,14 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from runners.harness import identity, inputs, sample_run, text_figures
-from runners.harness.checks import check_text, read_prompts
-from runners.harness.config import from_dict
+from runners.harness.config.checks import check_text, read_prompts
+from runners.harness.config.compose import from_dict
+from runners.harness.config.schema import DeviceConfig, LengthConfig, TrackingConfig
+from runners.harness.config.text_schema import PromptsConfig, SampleConfig
 from runners.harness.errors import UsageError
-from runners.harness.result import CellResult
-from runners.harness.sample_run import sample
-from runners.harness.schema import DeviceConfig, LengthConfig, TrackingConfig
-from runners.harness.text_schema import PromptsConfig, SampleConfig
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import subject as inputs
+from runners.harness.store.disk import CellResult
+from runners.harness.text import figures as text_figures
+from runners.harness.text import sample as sample_run
+from runners.harness.text.sample import sample
 from tests.small_text import MODEL
 from tests.text_checkpoint import tokenizer
 from tinygpt.cache import make_cache

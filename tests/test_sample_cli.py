@@ -15,15 +15,18 @@ import yaml
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from runners.harness import inputs, keep, overrides, sample_run
-from runners.harness.app import Finished
-from runners.harness.checks import read_prompts
-from runners.harness.result import CellResult
-from runners.harness.schema import DeviceConfig, LengthConfig
-from runners.harness.stream import printable
-from runners.harness.text_figures import common_prefix
-from runners.harness.text_schema import SampleConfig
-from runners.harness.tracking import Store
+from runners.harness.config import grammar as overrides
+from runners.harness.config.checks import read_prompts
+from runners.harness.config.schema import DeviceConfig, LengthConfig
+from runners.harness.config.text_schema import SampleConfig
+from runners.harness.launch import run as keep
+from runners.harness.launch.app import Finished
+from runners.harness.measure import subject as inputs
+from runners.harness.store.disk import CellResult
+from runners.harness.store.tracking import Store
+from runners.harness.text import sample as sample_run
+from runners.harness.text.figures import common_prefix
+from runners.harness.text.stream import printable
 from tests.text_checkpoint import Sample, generations, tokenizer
 from tests.train_command import Ended
 from tinygpt.config import ModelConfig, SamplerConfig
@@ -245,8 +248,8 @@ def test_a_reader_that_went_away_leaves_no_cell_running(
 
     stub = SimpleNamespace(stdout=Gone())
     told: list[bool] = []
-    monkeypatch.setattr("runners.harness.sample_screen.sys", stub)
-    monkeypatch.setattr("runners.harness.sample_screen.reader_gone", lambda: told.append(True))
+    monkeypatch.setattr("runners.harness.text.screen.sys", stub)
+    monkeypatch.setattr("runners.harness.text.screen.reader_gone", lambda: told.append(True))
     sample("prompt.text=Holmes")
     assert told
     (cell,) = sample.cells()

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt  # rich brings it
 
-from runners.harness import result, sample_grid
-from runners.harness.app import Sweep
-from runners.harness.result import CellResult, Place
-from runners.harness.schema import TrackingConfig
-from runners.harness.text_schema import SampleConfig
-from runners.harness.tracking import Store
+from runners.harness.config.schema import TrackingConfig
+from runners.harness.config.text_schema import SampleConfig
+from runners.harness.launch.app import Sweep
+from runners.harness.store import disk as result
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.store.tracking import Store
+from runners.harness.text import grid as sample_grid
 
 NASTY = (
     "<b>bold</b> a|b \\| \\\\ [red]x[/red] [y](http://z) ![i](j) `c` _d_ **e** ~~f~~ &lt; &amp; "

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runners.harness.sampler_checks import check_sampler
+from runners.harness.verify.sampler import check_sampler
 from tests.small_model import CPU
 from tinygpt import sampling
 from tinygpt.sampling import Sampler

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from runners.harness.config import from_dict
+from runners.harness.config.compose import from_dict
+from runners.harness.config.schema import BenchConfig
+from runners.harness.config.tools_schema import TablesConfig
 from runners.harness.errors import UsageError
-from runners.harness.schema import BenchConfig
-from runners.harness.tools_schema import TablesConfig
 
 TRACKED: dict[str, Any] = {"tracking": {"dir": "results"}}
 INF, NAN = math.inf, math.nan

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from runners.harness.metrics import rates
+from runners.harness.measure.metrics import rates
 from runners.harness.stats import (
     MIN_VALUES,
     Pair,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.harness.sample_screen import Screen
-from runners.harness.stream import TextStream, printable
+from runners.harness.text.screen import Screen
+from runners.harness.text.stream import TextStream, printable
 from tests.text_checkpoint import tokenizer
 from tinygpt.tokenizer import EOT
 

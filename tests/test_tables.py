@@ -12,13 +12,21 @@ import pandas as pd
 import pytest
 
 from runners import tables as tables_module
-from runners.harness import render, result, tables
-from runners.harness.config import from_dict, to_dict
-from runners.harness.engine_table import engines
-from runners.harness.result import CellResult, Place
-from runners.harness.schema import BenchConfig
-from runners.harness.tables import cache_speedup, cells, crossovers, device_comparison, read_csv
-from runners.harness.tracking import Store
+from runners.harness.config.compose import from_dict, to_dict
+from runners.harness.config.schema import BenchConfig
+from runners.harness.report import render
+from runners.harness.store import disk as result
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.store.tracking import Store
+from runners.harness.tables import frames as tables
+from runners.harness.tables.engines import engines
+from runners.harness.tables.frames import (
+    cache_speedup,
+    cells,
+    crossovers,
+    device_comparison,
+    read_csv,
+)
 from tests.test_compare_cli import sweep as log_sweep
 from tests.train_command import Ended
 

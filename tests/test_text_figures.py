@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.harness.text_figures import common_prefix, distinct_2, longest_repeat
+from runners.harness.text.figures import common_prefix, distinct_2, longest_repeat
 
 FEW = st.lists(st.integers(0, 2), max_size=14)
 """Ids that repeat themselves often."""

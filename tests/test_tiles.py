@@ -7,7 +7,7 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from runners.harness import inputs
+from runners.harness.measure import subject as inputs
 from tests.small_model import BF16, CPU, FP32, NANO
 from tests.test_cell import config
 from tests.test_compiled import COMPILED, STATIC, UNTIED, compiled, differences

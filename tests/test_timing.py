@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from runners.harness import timing
-from runners.harness.metrics import summarise
-from runners.harness.result import CellResult
-from runners.harness.schema import BatchConfig, BenchConfig, LengthConfig, TimingConfig
+from runners.harness.config.schema import BatchConfig, BenchConfig, LengthConfig, TimingConfig
+from runners.harness.measure import timing
+from runners.harness.measure.metrics import summarise
+from runners.harness.store.disk import CellResult
 
 QUICK = TimingConfig(min_repeats=1, max_repeats=3, interval=0.05, budget_s=5.0)
 STANDARD = TimingConfig()

@@ -19,13 +19,14 @@ from omegaconf import OmegaConf
 
 from runners import bench as bench_module
 from runners import tables as tables_module
-from runners.harness import config as config_module
-from runners.harness import paths, result
-from runners.harness.config import flatten, from_dict, to_dict
-from runners.harness.result import CellResult, Place
-from runners.harness.schema import BenchConfig, TrackingConfig
-from runners.harness.stored import find_top
-from runners.harness.tracking import Store, TrackingError, open_store
+from runners.harness.config import compose as config_module
+from runners.harness.config import paths
+from runners.harness.config.compose import flatten, from_dict, to_dict
+from runners.harness.config.schema import BenchConfig, TrackingConfig
+from runners.harness.store import disk as result
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.store.find import find_top
+from runners.harness.store.tracking import Store, TrackingError, open_store
 
 Bench = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,7 +89,7 @@ def test_m1_jobs_that_change_directory_use_the_same_database(
     folder = results if where == "results" else shutil.copytree(results, tmp_path / "given")
     monkeypatch.setattr(paths, "in_checkout", lambda: False)  # as installed: ./results
     monkeypatch.setattr(paths, "conf_dir", lambda: ROOT / "conf")
-    monkeypatch.setattr("runners.harness.app.conf_dir", lambda: ROOT / "conf")
+    monkeypatch.setattr("runners.harness.launch.app.conf_dir", lambda: ROOT / "conf")
     monkeypatch.chdir(tmp_path)
     extra = [] if where == "results" else ["tracking.dir=given"]
     assert typed(monkeypatch, *mode, "hydra.job.chdir=true", *extra) == 0

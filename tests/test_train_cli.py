@@ -11,10 +11,11 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from runners import bench as bench_module
 from runners import train as train_module
-from runners.harness import paths, train_run
-from runners.harness.config import from_dict
-from runners.harness.train_report import bits_per_byte, command
-from runners.harness.train_schema import TrainConfig
+from runners.harness.config import paths
+from runners.harness.config.compose import from_dict
+from runners.harness.config.train_schema import TrainConfig
+from runners.harness.train import run as train_run
+from runners.harness.train.report import bits_per_byte, command
 from tests.small_text import KEYS, MODEL
 from tests.train_command import Command
 from tinygpt.checkpoint import load_model

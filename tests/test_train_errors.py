@@ -9,13 +9,13 @@ import torch
 
 from runners import bench as bench_module
 from runners import train as train_module
-from runners.harness import paths, presets
-from runners.harness.config import from_dict
+from runners.harness.config import paths, presets
+from runners.harness.config.compose import from_dict
+from runners.harness.config.schema import BenchConfig
+from runners.harness.config.train_schema import TrainConfig
 from runners.harness.errors import UsageError
-from runners.harness.schema import BenchConfig
-from runners.harness.tracking import Store, TrackingError
-from runners.harness.train_schema import TrainConfig
-from runners.harness.training import NonFiniteError, Trainer
+from runners.harness.store.tracking import Store, TrackingError
+from runners.harness.train.trainer import NonFiniteError, Trainer
 from tests.small_text import MODEL
 from tests.train_command import Command
 from tinygpt.checkpoint import load_model

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from runners.harness import train_state
-from runners.harness.tracking import Store
-from runners.harness.training import Trainer
+from runners.harness.store.tracking import Store
+from runners.harness.train import state as train_state
+from runners.harness.train.trainer import Trainer
 from tests.train_command import Command
 
 

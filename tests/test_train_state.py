@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from runners.harness import train_state
-from runners.harness.config import from_dict
-from runners.harness.train_schema import LearningConfig, TrainConfig
-from runners.harness.training import (
-    Row,
-    first_weights,
-)
+from runners.harness.config.compose import from_dict
+from runners.harness.config.train_schema import LearningConfig, TrainConfig
+from runners.harness.train import state as train_state
+from runners.harness.train.trainer import Row, first_weights
 from tests.small_text import MODEL
 from tests.test_training import QUICK, losses, trainer
 from tinygpt.checkpoint import save_model, weights_sha256

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runners.harness.tracking import Store, TrackingError
+from runners.harness.store.tracking import Store, TrackingError
 from tests.train_command import Command
 
 

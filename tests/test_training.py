@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor.exc import CppCompileError, InductorError
 
-from runners.harness import training
-from runners.harness.train_schema import LearningConfig
-from runners.harness.training import (
+from runners.harness.config.train_schema import LearningConfig
+from runners.harness.train import trainer as training
+from runners.harness.train.trainer import (
     Batches,
     NonFiniteError,
     Trainer,

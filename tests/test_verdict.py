@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from runners.harness import verdict
-from runners.harness.original import Original
-from runners.harness.result import CellResult
-from runners.harness.verdict import Verdict, first_difference
+from runners.harness.rerun import verdict
+from runners.harness.rerun.original import Original
+from runners.harness.rerun.verdict import Verdict, first_difference
+from runners.harness.store.disk import CellResult
 
 HERE = {"tinygpt.machine": "a cpu x2", "tinygpt.threads": "1", "tinygpt.torch": "2.0"}
 TWO = [

@@ -10,20 +10,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from runners.harness import environment, faults, identity, inputs, verify_run
-from runners.harness.cache_checks import (
+from runners.harness.config.schema import (
+    DeviceConfig,
+    LengthConfig,
+    TextPromptConfig,
+    TrackingConfig,
+)
+from runners.harness.config.text_schema import VerifyConfig
+from runners.harness.machine import environment
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import subject as inputs
+from runners.harness.store.disk import CellResult
+from runners.harness.verify import faults
+from runners.harness.verify import run as verify_run
+from runners.harness.verify.caches import (
     Closeness,
     check_same,
     check_window,
     closeness,
     first_difference,
 )
-from runners.harness.result import CellResult
-from runners.harness.schema import DeviceConfig, LengthConfig, TextPromptConfig, TrackingConfig
-from runners.harness.text_schema import VerifyConfig
-from runners.harness.verify_report import Check, Pair, pair, side_by_side, to_markdown
-from runners.harness.verify_run import verify
-from runners.harness.watch import Run, watch
+from runners.harness.verify.report import Check, Pair, pair, side_by_side, to_markdown
+from runners.harness.verify.run import verify
+from runners.harness.verify.watch import Run, watch
 from tests import small_text
 from tests.small_model import BF16, CPU, FP32
 from tinygpt.cache import CACHES, KVCache, RollingCache, StaticCache
@@ -503,7 +512,7 @@ def test_equal_texts_are_not_put_side_by_side() -> None:
 
 
 def test_every_fault_of_the_schema_has_its_cache() -> None:
-    from runners.harness.text_schema import FAULTS
+    from runners.harness.config.text_schema import FAULTS
 
     assert set(faults.FAULTS) | {"none"} == set(FAULTS)
     assert verify_run.FAULTS is faults.FAULTS

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runners import verify as verify_module
-from runners.harness import inputs
-from runners.harness.tracking import Store
+from runners.harness.measure import subject as inputs
+from runners.harness.store.tracking import Store
 from tests import small_text
 from tinygpt.checkpoint import random_model, save_model
 from tinygpt.sampling import Sampler

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runners import sample as sample_module
-from runners.harness.tracking import Store
+from runners.harness.store.tracking import Store
 from tests.small_text import KEYS, MODEL, text
 from tests.train_command import Ended
 from tinygpt.tokenizer import Tokenizer

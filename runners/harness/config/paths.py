@@ -1,0 +1,125 @@
+"""Where things are: conf/ and results/ in a checkout, or what an installed wheel has instead."""
+
+import re
+import tempfile
+from pathlib import Path
+
+from hydra.utils import to_absolute_path
+
+TRAIN = "python -m runners.train"
+"""How a training run's command begins, in the README.md of its checkpoint as well."""
+_PACKAGE = Path(__file__).resolve().parents[2]
+_CHECKOUT = _PACKAGE.parent
+
+
+def in_checkout() -> bool:
+    """Whether the code runs from a checkout of the project."""
+    return all((_CHECKOUT / name).is_file() for name in ("conf/bench.yaml", "pyproject.toml"))
+
+
+def conf_dir() -> Path:
+    """The folder of the YAML groups; it lies inside the package in a wheel."""
+    return _CHECKOUT / "conf" if in_checkout() else _PACKAGE / "conf"
+
+
+def results_dir() -> Path:
+    """The default ``tracking.dir``: results/ of the checkout, else ./results. Absolute."""
+    return _CHECKOUT / "results" if in_checkout() else absolute("results")
+
+
+def absolute(path: str) -> Path:
+    """A path as its user meant it: a leading ``~`` is the home folder, and all else is relative to
+    where the command was typed, whatever Hydra made the working directory since. ValueError for
+    the home of a user who does not exist.
+    """
+    try:
+        # Only of what was typed: Path would make ``~`` of ``./~``.
+        return Path(to_absolute_path(str(Path(path).expanduser() if path[:1] == "~" else path)))
+    except RuntimeError:
+        raise ValueError(f"no user has the home {path}; for a file write ./{path}") from None
+
+
+def settled(path: str, holds: str = "") -> str:
+    """A path as a config keeps it, so that it is found from every folder: absolute.
+
+    With ``holds`` the key takes a name as well: a single word stays a name, unless it is a folder
+    that has the file ``holds``. Raises ValueError for an empty path.
+    """
+    if not path:
+        raise ValueError("it is empty; give a path")
+    if holds and re.fullmatch(r"[\w.-]+", path):
+        is_name = path == "none" or not (absolute(path) / holds).is_file()
+        return path if is_name else str(absolute(path))
+    return str(absolute(path))
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be made in a folder that is there; empty where one can. Leaves nothing."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def config_groups() -> set[str]:
+    """The names of the config groups, which are the folders of conf/."""
+    return {path.name for path in conf_dir().iterdir() if path.is_dir()}
+
+
+def group_options(group: str) -> list[str]:
+    """The options of a config group, numbers in their order."""
+    names = (path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    return sorted(names, key=lambda name: (int(name), "") if name.isdigit() else (0, name))
+
+
+def trained_here(folder: Path) -> bool:
+    """Whether a checkpoint is of a training run of ours, as its README.md says."""
+    try:
+        return TRAIN in (folder / "README.md").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def why_not_published(folder: Path) -> str:
+    """Why a training run may not put its weights into ``folder``; empty where it may."""
+    if (
+        not folder.exists()
+        or trained_here(folder)
+        or (folder.is_dir() and not any(folder.iterdir()))
+    ):
+        return ""
+    return (
+        f"{folder} is not the checkpoint of a training run (its README.md does not say so) and is "
+        "not replaced; choose another name, or move it away"
+    )
+
+
+def checkpoint_dirs(tracking_dir: str) -> list[Path]:
+    """Folders in which a checkpoint is looked up by its name: where training puts it, and where
+    those that ship are.
+    """
+    found = [absolute(tracking_dir), results_dir(), _PACKAGE]
+    return list(dict.fromkeys(folder / "checkpoints" for folder in found))
+
+
+def find_checkpoint(name: str, tracking_dir: str) -> Path:
+    """The folder of checkpoint ``name``: a path, or one of those that are there by name.
+
+    Raises ValueError naming what is there.
+    """
+    if (absolute(name) / "config.json").is_file():
+        return absolute(name)
+    if re.fullmatch(r"[\w.-]+", name):
+        for folder in checkpoint_dirs(tracking_dir):
+            if (folder / name / "config.json").is_file():
+                return folder / name
+    known = sorted(
+        path.parent.name
+        for folder in checkpoint_dirs(tracking_dir)
+        for path in folder.glob("*/config.json")
+    )
+    raise ValueError(
+        f"checkpoint={name}: no such checkpoint; give none, a folder with config.json and "
+        f"model.safetensors, or one of: {', '.join(known) or '(none are here by name)'}"
+    )

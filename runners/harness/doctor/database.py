@@ -1,0 +1,104 @@
+"""What can be wrong with the sqlite file of a local store: its schema, and where it says that
+artefacts are. Found and mended without MLflow, which cannot open such a file, or changes it.
+"""
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import FileLock
+
+from runners.harness.config.paths import unwritable
+from runners.harness.doctor.disk import Finding
+from runners.harness.doctor.store import local_path
+from runners.harness.store import local as local_store
+from runners.harness.store.local import connect, tables_of
+
+
+class _Lost(NamedTuple):
+    root: Path
+    """Where the artefacts were, all of them."""
+    right: str
+    """The URI of where they are."""
+    table: str
+    key: str
+
+
+_COLUMNS = {
+    "experiments": ("artifact_location", "experiment_id"),
+    "runs": ("artifact_uri", "run_uuid"),
+}
+
+
+def schema(path: Path) -> Finding | None:
+    """What keeps the installed MLflow from opening the file, if anything does."""
+    found = local_store.obstacle(path)
+    if found and found.unfinished and not unwritable(path.parent):
+        with FileLock(path.parent / "mlflow.lock"):  # unless it is being made just now
+            found = local_store.obstacle(path)
+    if found and found.unfinished:
+        return Finding(found.what, "removes it", partial(_remove, path))
+    return Finding(found.what, found.cure) if found else None
+
+
+def _remove(path: Path) -> str:
+    with FileLock(path.parent / "mlflow.lock"):
+        found = local_store.obstacle(path)
+        if not (found and found.unfinished):
+            return "left as it is: another process has finished it"
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return "removed; a new one is made when it is needed"
+
+
+def locations(path: Path) -> list[Finding]:
+    """Artefact locations from when the folder had another name: one finding a name."""
+    lost, found = _lost(path), []
+    for root in sorted({one.root for one in lost}):
+        rows = [one for one in lost if one.root == root]
+        runs = sum(one.table == "runs" for one in rows)
+        what = f"the artefacts of {runs} runs and {len(rows) - runs} experiments"
+        found.append(
+            Finding(
+                f"{path}: {what} are said to be in {root}",
+                f"corrects it to {path.parent / 'artifacts'}",
+                partial(_point, path, rows),
+            )
+        )
+    return found
+
+
+def _lost(path: Path) -> list[_Lost]:
+    with closing(connect(path)) as connection:
+        if "runs" not in tables_of(connection):
+            return []
+        ours = "WHERE experiments.name LIKE 'tinygpt/%'"
+        query = f"SELECT experiment_id, artifact_location FROM experiments {ours}"
+        places = [("experiments", str(key), uri) for key, uri in connection.execute(query)]
+        query = "SELECT run_uuid, artifact_uri FROM runs JOIN experiments USING (experiment_id)"
+        places += [("runs", key, uri) for key, uri in connection.execute(f"{query} {ours}")]
+    here = path.parent / "artifacts"
+    away = [place for place in places if not place[2].startswith(f"{here.as_uri()}/")]
+    return [lost for place in away if (lost := _looked_up(here, *place))]
+
+
+def _looked_up(here: Path, table: str, key: str, uri: str) -> _Lost | None:
+    """ROOT/KIND of an experiment and ROOT/KIND/RUN/artifacts of a run, if ROOT is not there, or is
+    where this folder was copied from.
+    """
+    old, depth = local_path(uri), 1 if table == "experiments" else 3
+    if old is None or len(old.parts) <= depth:
+        return None
+    new, root = here.joinpath(*old.parts[-depth:]), old.parents[depth - 1]
+    if old.exists() and (not new.exists() or new.resolve() == old.resolve()):
+        return None
+    return _Lost(root, new.as_uri(), table, key) if new.exists() or not root.exists() else None
+
+
+def _point(path: Path, rows: list[_Lost]) -> str:
+    with closing(connect(path, "rw")) as connection, connection:  # one transaction
+        for table, (column, key) in _COLUMNS.items():
+            values = [(row.right, row.key) for row in rows if row.table == table]
+            connection.executemany(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", values)
+    return f"corrected to {path.parent / 'artifacts'}"

@@ -1,0 +1,136 @@
+"""Old sweeps and lone cells are removed: their folders, and their runs with all artefacts.
+
+What still runs is never old. Nothing outside the results folder is touched, whatever link or URI
+leads there, and no sweep or cell in whose folder somebody put a file of their own.
+"""
+
+import io
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from functools import partial
+from pathlib import Path
+
+from runners.harness.doctor.disk import Finding, Processes, Unit
+from runners.harness.doctor.store import Run, Runs, local_path, other_store
+from runners.harness.store.disk import foreign
+from runners.harness.store.tracking import Store
+
+
+def old(
+    store: Store, units: list[Unit], processes: Processes, runs: Runs, age: str, age_s: float
+) -> Iterator[tuple[str, Finding]]:
+    """The ids of what ended longer ago than ``age``, each with its finding."""
+    away = _away(store)
+    for left in sorted(away.iterdir()) if away.is_dir() else ():
+        what = f"{left}: it was not removed to its end"
+        yield "", Finding(what, "remove it yourself", counts=False)
+    before = time.time() - age_s
+    for unit in units:
+        own = runs.by_sweep.get(unit.identity, [])
+        if not unit.facts or unit.ended >= before or _busy(unit, processes, own):
+            continue
+        if not other_store(store, runs, unit):  # which would keep runs without folders
+            yield unit.identity, _finding(store, unit.name, unit.ended, age, [unit.folder], own)
+    on_disk = {unit.identity for unit in units}
+    for identity, own in runs.by_sweep.items():
+        if identity in on_disk or all(run.deleted for run in own) or any(run.open for run in own):
+            continue
+        ended = max(run.ended_ms or run.started_ms for run in own) / 1000
+        if ended < before:
+            yield identity, _finding(store, f"{identity} (no folder)", ended, age, [], own)
+
+
+def _busy(unit: Unit, processes: Processes, own: list[Run]) -> bool:
+    """Whether something of it may still run: here, or where it cannot be told from here."""
+    states = {processes.state(cell.facts) for cell in unit.cells if cell.running}
+    whole = processes.state(unit.facts)
+    left_open = whole == "elsewhere" and any(run.open for run in own)
+    return whole == "alive" or left_open or bool(states - {"gone"})
+
+
+def _finding(
+    store: Store, name: str, ended: float, age: str, folders: list[Path], own: list[Run]
+) -> Finding:
+    day = time.strftime("%Y-%m-%d", time.localtime(ended))
+    what = f"{name}: ended {day}, longer ago than {age}"
+    paths = [path for run in own if (path := local_path(run.artefacts))]
+    why = next(filter(None, (_not_ours(path, store.dir) for path in [*folders, *paths])), "")
+    odd = [
+        r for r in own if (p := local_path(r.artefacts)) and p.exists() and not _own(p, r, store)
+    ]
+    if not why and odd:
+        why = f"{odd[0].artefacts} is not where a run has its artifacts"
+    if why:
+        return Finding(what, f"left alone, since {why}", counts=False)
+    held = " and ".join(["its folder"] * len(folders) + [f"{len(own)} runs"] * bool(own))
+    mend = partial(_remove, store, folders, paths, own)
+    return Finding(what, f"removes {held}", mend)
+
+
+def _not_ours(path: Path, folder: Path) -> str:
+    """Why removing ``path`` would remove something that is not of a run in ``folder``."""
+    if not path.exists() and not path.is_symlink():
+        return ""
+    if path.is_symlink() or not path.resolve().is_relative_to(folder.resolve()):
+        return f"{path} is not in {folder}"
+    strange = foreign(path)
+    return f"{strange} is not of a run" if strange else ""
+
+
+def _own(path: Path, run: Run, store: Store) -> bool:
+    """Whether ``path`` is artifacts/KIND/RUN/artifacts."""
+    kind = path.resolve().parents[1]
+    return (path.parent.name, path.name, kind.parent) == (
+        run.identity,
+        "artifacts",
+        (store.dir / "artifacts").resolve(),
+    )
+
+
+def _away(store: Store) -> Path:
+    """Where a folder is on its way out; half of one could not be told from those that are odd."""
+    return store.dir / ".pruned"
+
+
+def _remove(store: Store, folders: list[Path], paths: list[Path], own: list[Run]) -> str:
+    for folder in folders:
+        away = _away(store)
+        away.mkdir(exist_ok=True)
+        shutil.rmtree(folder.rename(away / folder.name))
+        with suppress(OSError):  # something else is in it
+            away.rmdir()
+    for path in paths:
+        if path.exists():
+            shutil.rmtree(path)
+            with suppress(OSError):
+                path.parent.rmdir()
+    for run in own:
+        if not run.deleted:
+            store.client.delete_run(run.identity)
+    return _erase(store, [run.identity for run in own]) if own else "removed"
+
+
+def _erase(store: Store, run_ids: list[str]) -> str:
+    """Take deleted runs out of the database as well, which MLflow has in its command line only."""
+    from mlflow.entities import ViewType
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of MLflow about its other commands
+        from mlflow.cli import gc
+    if store.client.search_experiments(ViewType.DELETED_ONLY, max_results=1):
+        return (
+            "removed; in the database its runs are only marked as deleted, since `mlflow gc` would "
+            "remove the deleted experiments there as well"
+        )
+    os.environ["MLFLOW_TRACKING_URI"] = store.uri  # nothing of ours reads it after open_store
+    try:
+        with redirect_stdout(io.StringIO()):
+            words = ["--backend-store-uri", store.uri, "--run-ids", ",".join(run_ids)]
+            gc.main(words, standalone_mode=False)
+    finally:
+        del os.environ["MLFLOW_TRACKING_URI"]
+    return "removed"

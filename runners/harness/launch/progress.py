@@ -1,0 +1,129 @@
+"""What a person sees while cells run. Nothing is drawn from a thread or inside timed code."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.sweep.plan import duration
+
+# Prompts and reasons are text, not rich's markup.
+console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+
+_STYLE = {"ok": "green", "skipped": "yellow"}
+
+
+class SweepProgress:
+    """How far a sweep is; one a process."""
+
+    def __init__(self, estimates_s: Sequence[float]) -> None:
+        self.estimates_s = list(estimates_s)
+        self.done = 0
+        self.started = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left"),
+            console=console,
+            auto_refresh=False,  # a refreshing thread would compete with what is measured
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=len(self.estimates_s), left=self.left())
+
+    def left(self) -> str:
+        """Time left: the estimate, corrected by how the finished cells compared with theirs."""
+        past, ahead = sum(self.estimates_s[: self.done]), sum(self.estimates_s[self.done :])
+        if self.done:
+            ahead *= (time.monotonic() - self.started) / past
+        return duration(ahead)
+
+    def show(self, phase: str) -> None:
+        """Draw the bar with what is being done now."""
+        self._bar.update(self._task, description=phase, completed=self.done, left=self.left())
+        self._bar.refresh()
+
+
+_PLACE = ("tracking.", "prompt.", "device.threads")
+"""Words that say little of what a lone cell is, and at length."""
+_sweep: SweepProgress | None = None
+_axes: set[str] | None = None
+
+
+@contextmanager
+def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
+    """Show the progress of that many cells while inside, each named by its place on the axes."""
+    global _sweep
+    _sweep = SweepProgress(estimates_s)
+    with named_by(axes), _sweep._bar if console.is_terminal else _nothing():
+        try:
+            yield
+        finally:
+            _sweep = None
+
+
+@contextmanager
+def named_by(axes: set[str]) -> Iterator[None]:
+    """Name cells by their place on the axes of a sweep while inside."""
+    global _axes
+    _axes = axes
+    try:
+        yield
+    finally:
+        _axes = None
+
+
+class CellProgress:
+    """The phases of one cell."""
+
+    def __init__(self, place: Place) -> None:
+        names = place.overrides
+        if _axes is not None:
+            names = [name for name in names if name.partition("=")[0] in _axes]
+        self.swept = _axes is not None
+        if place.rerun_of:
+            names = [f"{place.rerun_of} again"]
+        elif not self.swept:  # by the id that other commands take
+            names = [place.cell, *(name for name in names if not name.startswith(_PLACE))]
+        self.title = " ".join(names) or "one cell"
+
+    def __call__(self, phase: str) -> None:
+        if not console.is_terminal:
+            return
+        if _sweep:
+            _sweep.show(f"{self.title}: {phase}")
+        else:
+            console.print(f"{self.title}: {phase}   ", end="\r", soft_wrap=False)
+
+    def done_before(self, outcome: str) -> None:
+        """Leave a line that says that it need not run."""
+        self.finished(CellResult(outcome, headline="done before"))
+
+    def finished(self, result: CellResult) -> None:
+        """Leave a line that says how it went."""
+        if _sweep:
+            _sweep.done += 1
+            count = f"{_sweep.done}/{len(_sweep.estimates_s)} "
+            left = f", {_sweep.left()} left" if _sweep.done < len(_sweep.estimates_s) else ""
+        else:
+            count = left = ""
+        text = result.headline or result.reason
+        outcome = Text(result.outcome, style=_STYLE.get(result.outcome, "red"))
+        console.print(Text(f"{count}{self.title}: ") + outcome + Text(f" {text}{left}"))
+        for note in result.notes:
+            console.print(f"  note: {note}")
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def complain(message: str) -> None:
+    """One line to standard error."""
+    print(message, file=sys.stderr)

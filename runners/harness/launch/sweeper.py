@@ -1,0 +1,96 @@
+"""Where Hydra hands over to us: before a lone job, and around the jobs of a sweep.
+
+Hydra's basic sweeper runs the first jobs of a sweep before it looks at the last one. Ours composes
+and checks all of them first. ``round`` is the slowest axis wherever it stands, so that cells are
+interleaved and the machine's drift hits all of them alike.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobStatus
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from runners.harness.config.compose import before_anything_runs
+from runners.harness.errors import UsageError
+from runners.harness.launch import app, folders
+
+if TYPE_CHECKING:
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+
+class CheckBeforeRun(Callback):
+    """Checks a lone job before Hydra makes its folder."""
+
+    @before_anything_runs()
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        axes = config.hydra.sweeper.params
+        if axes:
+            raise UsageError(f"the preset is a sweep over {', '.join(axes)}; add -m")
+        entry = app.current()
+        checked = entry.checked(config)
+        words = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        assert isinstance(words, list)
+        folder = Path(config.hydra.run.dir).absolute()
+        folders.check_job(entry, config.hydra)
+        sweep = app.Sweep(folder, words, [words], [checked], lone=True)
+        folders.check_sweep(entry, entry.prepare(sweep))
+
+    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if kwargs["job_return"].status is JobStatus.COMPLETED:
+            returned = kwargs["job_return"].return_value
+            app.current().returned += returned if isinstance(returned, list) else [returned]
+
+
+def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
+    """The product of the axes, every job checked before the first runs."""
+    assert self.launcher is not None
+    entry, sweep = app.current(), _prepared(self, arguments)
+    with entry.around_sweep(sweep):
+        for result in self.launcher.launch(sweep.jobs, initial_job_idx=0):
+            entry.returned.append(result.return_value)
+    return entry.returned
+
+
+@before_anything_runs()
+def _prepared(self: "BasicSweeper", arguments: list[str]) -> app.Sweep:
+    assert self.config is not None
+    assert self.hydra_context is not None
+    entry, loader = app.current(), self.hydra_context.config_loader
+    parser = OverridesParser.create(config_loader=loader)
+    overrides = parser.parse_overrides(self._parse_config() + list(arguments))
+    overrides.sort(key=lambda override: override.key_or_group != "round")
+    jobs = self.split_arguments(overrides, None)[0]
+    folder = Path(self.config.hydra.sweep.dir).absolute()
+    configs = []
+    for job in jobs:
+        composed = loader.load_sweep_config(self.config, job)
+        configs.append(entry.checked(composed))
+        folders.check_job(entry, composed.hydra, folder)
+    sweep = entry.prepare(app.Sweep(folder, list(arguments), jobs, configs))
+    folders.check_sweep(entry, sweep)
+    if sweep.folder != folder:
+        _use_id(self.config, sweep.folder.name)
+    return sweep
+
+
+def _use_id(config: DictConfig, identity: str) -> None:
+    """Let every job's folder be in the sweep of that id; jobs take the resolved value from here."""
+    OmegaConf.register_new_resolver("new_id", lambda: identity, use_cache=True, replace=True)
+    OmegaConf.clear_cache(config)
+    assert Path(config.hydra.sweep.dir).name == identity
+
+
+def register() -> None:
+    """Put our sweep in the place of the basic sweeper's; safe to repeat.
+
+    A sweeper of our own would have to live in a top-level package named hydra_plugins: Hydra
+    takes plugins from nowhere else.
+    """
+    Plugins.instance()  # its scan loads the plugins' modules anew: after it they are the real ones
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    BasicSweeper.sweep = checked_sweep  # type: ignore[method-assign]

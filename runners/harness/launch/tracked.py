@@ -1,0 +1,118 @@
+"""How a run that takes long enough to be watched gets to MLflow: opened first, filled as it goes.
+
+Its folder on disk is ahead of MLflow all the time. A store that cannot be reached for a while is
+told once, and gets what it missed with the next figures.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from runners.harness.config.compose import digest
+from runners.harness.config.schema import TrackingConfig
+from runners.harness.errors import UsageError
+from runners.harness.launch import progress
+from runners.harness.launch.app import Sweep
+from runners.harness.store.disk import Place, owner, write_json
+from runners.harness.store.tracking import Store, TrackingError, open_store
+
+_RANK = ("interrupted", "failed", "ok")  # the worst first
+
+
+class Delivery:
+    """Delivers the run of the job at ``place``; TrackingError if its run cannot be opened."""
+
+    def __init__(self, config: TrackingConfig, place: Place) -> None:
+        self.complete = False
+        """Whether MLflow has everything."""
+        self._store, self._place = open_store(config), place
+        self._rows: list[dict[str, float]] = []
+        self._files: list[Path] = []
+        self._told = False
+        self._run_id = self._store.open_cell(place.folder)
+
+    def __call__(self, rows: Sequence[dict[str, float]], files: Sequence[Path] = ()) -> None:
+        """Deliver figures by their ``step``, and files that are new or changed."""
+        self._rows += rows
+        self._files = list(dict.fromkeys([*self._files, *files]))
+        try:
+            self._store.log_steps(self._run_id, self._rows, self._files)
+        except TrackingError as error:
+            if not self._told:
+                progress.complain(f"not tracked for now: {error}; the run goes on")
+            self._told = True
+            return
+        self._rows, self._files = [], []
+
+    def finish(self) -> None:
+        """Deliver the finished folder and end the run."""
+        folder = self._place.folder
+        try:
+            self._store.log_steps(self._run_id, self._rows)
+            self._store.log_cell(folder, self._run_id)
+        except TrackingError as error:
+            progress.complain(f"not tracked: {error}; the result is complete in {folder}")
+            return
+        self.complete = True
+
+
+def _begin(store: Store, kind: str, sweep: Sweep) -> str:
+    """Open the sweep's run, or open it again; write down whose it is. Returns MLflow's id."""
+    folder = sweep.folder
+    path = folder / "sweep.json"
+    if path.is_file():  # it is resumed
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        store.reopen_sweep(facts["run_id"])
+        write_json(path, {**facts, **owner()})
+        return str(facts["run_id"])
+    digests = [digest(config) for config in sweep.configs]
+    facts = {"sweep": folder.name, "kind": kind, "overrides": sweep.overrides}
+    facts |= {"cells": len(digests), "digests": digests, "rerun_of": sweep.rerun_of}
+    facts |= {**owner(), "started": time.time(), "uri": store.uri}
+    facts["run_id"] = store.begin_sweep(facts)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, facts)
+    return str(facts["run_id"])
+
+
+def outcome_of(folder: Path) -> str:
+    """What a sweep came to, by its cells on disk: ``ok`` where all that were planned are fine."""
+    planned = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["cells"]
+    cells = [json.loads(path.read_text("utf-8")) for path in folder.glob("*/cell.json")]
+    fine = sum(cell["outcome"] in ("ok", "skipped") for cell in cells)
+    return "ok" if fine == planned else "failed"
+
+
+def sum_up(store: Store, folder: Path) -> str:
+    """A sweep without tables."""
+    return outcome_of(folder)
+
+
+@contextmanager
+def tracked_sweep(
+    kind: str, sweep: Sweep, sum_up: Callable[[Store, Path], str] = sum_up
+) -> Iterator[None]:
+    """Open the parent run of a sweep whose jobs run inside; end it however they end.
+
+    ``sum_up`` puts the sweep's tables into its folder's tables/ and returns its outcome.
+    """
+    store, folder = open_store(sweep.configs[0].tracking), sweep.folder
+    try:
+        run_id = _begin(store, kind, sweep)
+    except TrackingError as error:
+        raise UsageError(f"nothing was run; tracking: {error}") from None
+    outcome = "interrupted"
+    try:
+        yield
+        outcome = "ok"
+    finally:
+        summed_up = "failed"
+        try:
+            try:
+                summed_up = sum_up(store, folder)
+            finally:
+                store.end_sweep(run_id, min(outcome, summed_up, key=_RANK.index), folder / "tables")
+        except TrackingError as error:
+            progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")

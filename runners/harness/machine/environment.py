@@ -1,0 +1,172 @@
+"""What machine and which code: recorded with every cell.
+
+What a platform cannot tell is left empty. Nothing here is called inside timed code.
+"""
+
+import hashlib
+import os
+import platform
+import subprocess
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from runners.harness.machine import gpu
+from runners.harness.machine import system as machine
+from runners.harness.machine.changes import Difference, differences
+from runners.harness.machine.system import available_bytes, usable_cores
+from tinygpt import __version__
+
+__all__ = [
+    "Difference",
+    "available_bytes",
+    "code",
+    "collect",
+    "differences",
+    "peak_memory_bytes",
+    "reset_peak_memory",
+    "state",
+    "threads",
+    "usable_cores",
+]
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The checkout, or the folder that the installed packages are in."""
+PACKAGES = (
+    "torch mlflow regex hydra-core omegaconf pandas numpy scipy safetensors psutil rich filelock "
+    "matplotlib pyyaml nvidia-ml-py"
+).split()
+_SOURCES = ("tinygpt", "runners")
+_PLAIN = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
+"""A diff that can be applied, whatever the user likes to look at."""
+_SETTINGS = ("OMP_", "KMP_", "MKL_", "GOMP_", "ATEN_CPU_", "CUDA_VISIBLE_", "PYTORCH_")
+"""How the variables begin that decide how fast torch is."""
+
+
+@lru_cache(maxsize=1)
+def collect() -> dict[str, Any]:
+    """The machine and its software, as a JSON-like dict: what stays the same in a process."""
+    import torch
+
+    names = sorted(name for name in os.environ if name.startswith(_SETTINGS))
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "cpu": machine.cpu() | {"capability": torch.backends.cpu.get_cpu_capability()},
+        "settings": {name: os.environ[name] for name in names},
+        **machine.memory(),
+        "gpu": gpu.facts(),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "code": {key: value for key, value in code().items() if key != "diff"},
+    }
+
+
+def threads() -> dict[str, Any]:
+    """The threads that torch has now; each cell sets its own."""
+    import torch
+
+    return {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
+
+
+def state() -> dict[str, Any]:
+    """What is different the next moment, and disturbs; for the start and the end of a cell."""
+    return {
+        "load_average": machine.load_average(),
+        "memory_available_bytes": available_bytes(),
+        "cpu_mhz": machine.mhz(),
+        "gpu_state": gpu.state(),
+    }
+
+
+@lru_cache(maxsize=1)
+def code() -> dict[str, Any]:
+    """Version, git commit, branch, dirty flag and diff of our own code, and a digest of it all.
+
+    Outside a checkout, and without git, the digest is that of the installed sources.
+    """
+    found: dict[str, Any] = {"version": __version__} | _git_facts()
+    sources = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            sources.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return found | {"sha256": sources.hexdigest()}
+
+
+def reset_peak_memory(device: str) -> None:
+    """Let the peak that ``peak_memory_bytes`` tells start again from here, where that can be."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return
+
+
+def peak_memory_bytes(device: str) -> int | None:
+    """The most held since ``reset_peak_memory``: on a GPU by torch, else by the process (Linux)."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated())
+    for line in (machine.read("proc/self/status") or "").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _version(package: str) -> str | None:
+    """The installed version; torch's with its build, which metadata may leave out: 2.14.1+cu130."""
+    if package == "torch":
+        import torch
+
+        return str(torch.__version__)
+    try:
+        text = metadata.distribution(package).read_text("METADATA") or ""
+    except metadata.PackageNotFoundError:
+        return None
+    # metadata.version parses whole READMEs: 40 ms for all packages, and this takes 5.
+    return next((line[9:] for line in text.splitlines() if line.startswith("Version: ")), None)
+
+
+def _git_facts() -> dict[str, Any]:
+    """Of one or two calls, since each takes as long as everything else here.
+
+    A file that git does not know is dirt as well: it has a name here, and no diff.
+    """
+    status = (ROOT / ".git").exists() and _git(
+        *("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"), "--", *_SOURCES
+    )
+    if not status:
+        return {}
+    lines = status.split("\0")
+    told = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    commit, branch = told.get("branch.oid"), told.get("branch.head")
+    if not commit or commit == "(initial)":
+        return {}
+    untracked = [line[2:] for line in lines if line.startswith("? ")]
+    changed = any(line.startswith(("1 ", "2 ", "u ")) for line in lines)
+    diff = _git("diff", *_PLAIN, "HEAD", "--", *_SOURCES) if changed else None
+    return {
+        "commit": commit,
+        "branch": None if branch == "(detached)" else branch,
+        "dirty": changed or bool(untracked),
+        "untracked": untracked,
+        "diff": diff or "",
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    # A hook's GIT_DIR would name another repository than ours; the index stays as it is.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=10, check=True, env=own)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "replace")

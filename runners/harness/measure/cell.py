@@ -1,0 +1,148 @@
+"""One benchmark cell, from its config to its result. Nothing of MLflow's or Hydra's in here.
+
+Load, gate, warm-up, timed repeats, traced pass: the same code for every device, batch, cache and
+engine. What goes wrong becomes the cell's outcome; the other cells run.
+"""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from runners.harness.config.checks import read_prompt
+from runners.harness.config.schema import BenchConfig
+from runners.harness.machine import environment
+from runners.harness.machine import system as machine
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import gate, limit, timing
+from runners.harness.measure import subject as inputs
+from runners.harness.measure.guard import guarded
+from runners.harness.measure.metrics import summarise
+from runners.harness.store.disk import CellResult
+from tinygpt import cost
+from tinygpt.engines import Engine, make_engine
+from tinygpt.generation import OnToken, Pick, go_on
+from tinygpt.sampling import make_sampler
+
+Report = Callable[[str], None]
+"""Told the phase a cell is in, never inside timed code."""
+
+
+def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellResult:
+    """Measure one cell. Never raises for what the cell itself runs into; Ctrl-C passes."""
+    return guarded(config.device, lambda result: _run(config, result, report))
+
+
+def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
+    device = torch.device(config.device.kind)
+    synchronize = timing.synchronizer(device)
+    result.outcome, result.reason = inputs.obstacle(config, device)
+    if result.reason:
+        return
+
+    report("load")
+    start = perf_counter()
+    model = inputs.make_model(config, device)
+    tokenizer = inputs.make_tokenizer(config, result.notes) if read_prompt(config.prompt) else None
+    prompt = inputs.make_prompt(config, tokenizer, result.notes).to(device)
+    engine = make_engine(
+        config.engine,
+        model,
+        config.cache,
+        batch=config.batch.size,
+        max_positions=prompt.shape[1] + config.length.new_tokens,
+        precision=config.precision,
+        report=report,
+    )
+    result.metrics["load_s"] = perf_counter() - start - engine.compile_s
+    result.metrics["compile_s"] = engine.compile_s
+    result.tags |= identity.tags(config, model, prompt.tolist(), tokenizer)
+    at_start = machine.cpu_time()
+    result.tags |= identity.approximate(config.cache)
+    result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
+
+    ids = prompt
+    if config.length.new_tokens > 0:
+        report("gate")
+        gated = gate.check(
+            engine, model, prompt, config.length.new_tokens, config.precision, config.cache
+        )
+        result.metrics |= {"gate_max_difference": gated.max_difference, "gate_ties": gated.ties}
+        if gated.reason:
+            result.outcome, result.reason = "mismatch", gated.reason
+            return
+        ids = _measure(config, engine, prompt, result, report)
+        others = machine.others_share(at_start, machine.cpu_time())
+        if others is not None:
+            result.metrics["others_cpu_share"] = others
+
+    prompt_tokens = prompt.shape[1]
+    values = config.precision.bytes_per_value
+    # The last new token is never fed back (a preallocated cache has a slot for it all the same).
+    fed = prompt_tokens + config.length.new_tokens - 1
+    held = 0 if config.cache.kind == "none" else fed
+    result.metrics |= {
+        "weights_bytes": engine.weights_bytes,
+        "weights_bytes_formula": cost.weights_bytes(config.model, config.precision),
+        "kv_cache_bytes": engine.kv_cache_bytes,
+        "kv_cache_bytes_formula": cost.kv_cache_bytes(
+            config.model, config.batch.size, held, values
+        ),
+    }
+    result.headline = "0 new tokens, nothing to measure"
+    summarise(config, result, prompt_tokens=prompt_tokens)
+    result.metrics |= limit.figures(config, model, result, report)
+    before, new = ids[:, :prompt_tokens].tolist(), ids[:, prompt_tokens:].tolist()
+    result.tags["tinygpt.tokens_sha256"] = identity.sha256(new)
+    result.generations = [
+        {"prompt_ids": b, "new_ids": n, "text": tokenizer.decode(n) if tokenizer else None}
+        for b, n in zip(before, new, strict=True)
+    ]
+
+
+def _measure(
+    config: BenchConfig, engine: Engine, prompt: Tensor, result: CellResult, report: Report
+) -> Tensor:
+    """Warm up, repeat against the clock, trace; returns the ids (B, P + N) of the last pass."""
+    device, new_tokens = prompt.device, config.length.new_tokens
+    synchronize = timing.synchronizer(device)
+    sampler = make_sampler(config.sampler, batch=config.batch.size, seed=config.seed, device=device)
+    ids = prompt
+
+    def generate(on_token: OnToken) -> None:
+        nonlocal ids
+        sampler.reset(prompt, config.model.vocab_size)
+        ids = engine.generate(prompt, new_tokens, sampler, on_token)
+
+    report("warm-up")
+    environment.reset_peak_memory(device.type)
+    start = perf_counter()
+    if config.cache.kind == "none":
+        sampler.reset(prompt, config.model.vocab_size)
+        _warm_up_window(config, engine, prompt, sampler)
+    else:
+        generate(go_on)
+    synchronize()
+    result.metrics["warmup_s"] = perf_counter() - start
+
+    repeats = timing.measure(generate, synchronize, config.timing, lambda n: report(f"repeat {n}"))
+    result.timings |= {"ttft_s": repeats.ttft_s, "e2e_s": repeats.e2e_s}
+    sampler.check()
+    peak = environment.peak_memory_bytes(device.type)
+    if peak is not None:
+        result.metrics["peak_memory_bytes"] = peak
+    if max(repeats.e2e_s) <= config.timing.budget_s / 2:  # else another whole pass costs too much
+        report("traced pass")
+        result.timings["itl_s"] = timing.traced_gaps(generate, synchronize)
+    return ids
+
+
+def _warm_up_window(config: BenchConfig, engine: Engine, prompt: Tensor, pick: Pick) -> None:
+    """Without a cache a full pass costs as much as a repeat; what differs is the first step, the
+    window-long one, and first use.
+    """
+    window = config.model.context_length
+    full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
+    for ids in (prompt, full):
+        engine.generate(ids, min(3, config.length.new_tokens), pick, go_on)

@@ -1,0 +1,243 @@
+"""What a cell needs before it starts: a device, threads, memory, weights and a prompt."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from runners.harness.config.checks import prompt_ids, read_prompt, read_prompts, read_tokenizer
+from runners.harness.config.paths import find_checkpoint
+from runners.harness.config.schema import BenchConfig, DeviceConfig, RunConfig
+from runners.harness.config.text_files import BYTE_ORDER_MARK
+from runners.harness.config.text_schema import SampleConfig
+from runners.harness.machine import environment
+from runners.harness.measure import gate
+from tinygpt import cost
+from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
+from tinygpt.config import ModelConfig
+from tinygpt.engines import toolchain, unsupported
+from tinygpt.engines.step import form
+from tinygpt.model import GPT
+from tinygpt.seeds import row_seed
+from tinygpt.tokenizer import Tokenizer
+
+
+def missing_device(kind: str) -> str:
+    """Why torch cannot use this kind of device here, and the cure; empty if it can."""
+    if kind == "cuda" and not torch.cuda.is_available():
+        if torch.version.cuda is None and torch.version.hip is None:
+            return (
+                f"this torch is built without CUDA: {torch.__version__}; install a CUDA build of "
+                "torch (see README, Which torch)"
+            )
+        return "no CUDA device"
+    if kind == "mps" and not torch.backends.mps.is_available():
+        if not torch.backends.mps.is_built():
+            return f"this torch is built without MPS: {torch.__version__}; MPS needs macOS on ARM"
+        return "no MPS device"
+    return ""
+
+
+@contextmanager
+def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
+    """Set torch's threads for one job, and put back what it changed.
+
+    First of all, since torch looks for it, its compiler gets a folder that it can work in.
+    """
+    toolchain.choose_folder()
+    before, usable = torch.get_num_threads(), environment.usable_cores()
+    wanted = device.threads or usable
+    if wanted > usable:
+        notes.append(f"device.threads={wanted}: only {usable} cores are usable here")
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+
+_BYTES_OF_AN_ID = 80
+"""Two tensors with it, a Python integer in a list, and its JSON, of each id of prompt and text."""
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Bytes that a cell takes at its peak, to within small factors."""
+
+    weights: int
+    cache: int
+    work: int
+    """Activations, logits, scores, angles; those of the gate's reference included."""
+    ids: int
+    """Prompts as they are drawn or encoded, before they are cut to the window, and all texts."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.work + self.ids
+
+
+def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
+    """What a cell, or the writing of texts, takes, by arithmetic."""
+    model, new_tokens = config.model, config.length.new_tokens
+    batch = config.batch.size if isinstance(config, BenchConfig) else 1
+    longest, prompts = _prompt_bytes(config)
+    prompt = min(longest, model.context_length)
+    tokens = prompt + new_tokens
+    slots = max(tokens, model.context_length) if config.engine.kind == "compiled" else tokens
+    cached = config.cache.kind != "none"
+    cache = cost.kv_cache_bytes(model, batch, slots, config.precision.bytes_per_value)
+    weights = _weights_bytes(config, batch)
+    made = made_weights_bytes(config)
+    return Needed(
+        weights=weights,
+        cache=cache if cached else 0,
+        work=max(_work_bytes(config, batch, prompt, slots), made - weights),
+        ids=prompts + batch * tokens * _BYTES_OF_AN_ID,
+    )
+
+
+def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
+    """Tokens of the longest prompt, at most, and the bytes of all ids before they are cut."""
+    if isinstance(config, SampleConfig):
+        texts = read_prompts(config.prompt)
+    else:
+        text = read_prompt(config.prompt)
+        if text is None:  # each row, and the stack of them
+            return config.prompt.tokens, 2 * 8 * config.batch.size * config.prompt.tokens
+        texts = [text]
+    sizes = [len(text.encode()) for text in texts]  # at most a token a byte
+    return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
+
+
+def made_weights_bytes(config: RunConfig) -> int:
+    """On the host, while weights are made or read: fp32, with what the widest is drawn from."""
+    widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
+    drawn = 3 * widest if config.checkpoint == "none" else 0
+    return 4 * (config.model.n_parameters + drawn)
+
+
+def _weights_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
+    held = cost.held_weights_bytes(config.model, config.precision)
+    compiled = config.engine.kind == "compiled" and config.cache.kind != "none"
+    return held + (_copies_bytes(config, batch) if compiled else 0)  # beside those of the prefill
+
+
+def _work_bytes(config: BenchConfig | SampleConfig, batch: int, prompt: int, positions: int) -> int:
+    """The widest step and, of a cell, the gate; angles and the sampler's history as well."""
+    model, values = config.model, config.precision.bytes_per_value
+    new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
+    at_once = prompt if cached else model.context_length  # a cell is warmed up with a whole one
+    work = cost.activation_bytes(model, batch, at_once, values)
+    angles = positions if cached else model.context_length
+    work += 4 * 4 * angles * model.head_dim  # cosines and sines, while they are made
+    if config.sampler.repetition_penalty != 1.0:
+        work += batch * model.vocab_size
+    if not isinstance(config, BenchConfig):
+        return work
+    work += gate.needed_bytes(model, config.cache, batch, prompt, new_tokens, values)
+    limit = _copies_bytes(config, batch)  # the products that are timed beside each cell
+    if config.precision.kind == "bf16":
+        limit += cost.weights_bytes(model, config.precision)  # packed by torch
+    return max(work, limit) if cached and new_tokens > 1 else work
+
+
+def _copies_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
+    """Of the compiled step's weights, where they are others than the model's own."""
+    kind = config.precision.kind
+    way = form(batch, DTYPES[kind], config.device.kind, config.model)
+    copied = kind == "int8" or way in ("packed", "tiles")
+    return cost.weights_bytes(config.model, config.precision) if copied else 0
+
+
+def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[str, str]:
+    """The outcome of a cell that cannot run on ``device``, and why; ok and no reason if it can."""
+    reason = unsupported(config.engine, config.model, config.cache, config.device.kind)
+    if reason:
+        return "skipped", reason
+    reason = memory_shortage(config, device)
+    return ("oom", reason) if reason else ("ok", "")
+
+
+def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) -> str:
+    """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
+    needed = needed_bytes(config)
+    parts = {
+        "weights": needed.weights,
+        "cache": needed.cache,
+        "activations": needed.work,
+        "ids": needed.ids,
+    }
+    if device.type == "cuda":  # weights and prompts are made on the host
+        on_host = {"weights": made_weights_bytes(config), "ids": needed.ids}
+        return _shortage(config, on_host, environment.available_bytes()) or _shortage(
+            config, parts, torch.cuda.mem_get_info()[0]
+        )
+    return _shortage(config, parts, environment.available_bytes()) if device.type == "cpu" else ""
+
+
+def _shortage(config: RunConfig, parts: dict[str, int], free: int) -> str:
+    needed = sum(parts.values())
+    if needed <= free:
+        return ""
+    keys = "length.new_tokens"
+    if isinstance(config, BenchConfig):
+        keys = "batch.size, length.new_tokens or prompt.tokens"
+    listed = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in parts.items())
+    return (
+        f"needs about {needed / 1e9:.1f} GB ({listed}) and {free / 1e9:.1f} GB are free; lower "
+        f"{keys}, or choose a smaller model"
+    )
+
+
+def make_model(config: RunConfig, device: torch.device) -> GPT:
+    """The run's weights, rounded to its precision, on its device."""
+    if config.checkpoint == "none":
+        model = random_model(config.model, config.seed)
+    else:
+        model = load_model(find_checkpoint(config.checkpoint, config.tracking.dir), config.model)
+    return cast(model, config.precision, device)
+
+
+def make_tokenizer(config: RunConfig, notes: list[str]) -> Tokenizer | None:
+    """The checkpoint's tokenizer, where it has one."""
+    tokenizer = read_tokenizer(config)
+    if tokenizer and tokenizer.vocab_size < config.model.vocab_size:
+        notes.append(
+            f"the tokenizer has {tokenizer.vocab_size} entries and the model "
+            f"{config.model.vocab_size}: ids from {tokenizer.vocab_size} on are no text"
+        )
+    return tokenizer
+
+
+def make_prompt(config: BenchConfig, tokenizer: Tokenizer | None, notes: list[str]) -> Tensor:
+    """Prompt ids (B, P), cut to the window.
+
+    Random ids are drawn row by row, so that row 0 is the same at any batch size.
+    """
+    text = read_prompt(config.prompt)
+    if text is not None:
+        return encode(text, tokenizer, config.model, notes).repeat(config.batch.size, 1)
+    rows = []
+    for row in range(config.batch.size):
+        generator = torch.Generator().manual_seed(row_seed("prompt", config.seed, row))
+        size = (config.prompt.tokens,)
+        rows.append(torch.randint(config.model.vocab_size, size, generator=generator))
+    return _cut(torch.stack(rows), config.model, notes)
+
+
+def encode(text: str, tokenizer: Tokenizer | None, model: ModelConfig, notes: list[str]) -> Tensor:
+    """A text's ids (1, P), cut to the window; raises as ``checks.prompt_ids``."""
+    if text.startswith(BYTE_ORDER_MARK):
+        notes.append("the prompt begins with a byte-order mark, which is fed as it stands there")
+    return _cut(torch.tensor([prompt_ids(text, tokenizer, model)]), model, notes)
+
+
+def _cut(prompt: Tensor, model: ModelConfig, notes: list[str]) -> Tensor:
+    tokens, window = prompt.shape[1], model.context_length
+    if tokens > window:
+        notes.append(f"prompt of {tokens} tokens cut to its last {window}")
+    return prompt[:, -window:]

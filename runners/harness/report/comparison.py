@@ -1,0 +1,232 @@
+"""A comparison as it is read: what differs first, then the cells, then what it comes to."""
+
+import json
+import math
+import re
+import sys
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from runners.harness import stats
+from runners.harness.config.tools_schema import CompareConfig
+from runners.harness.machine import changes as drift
+from runners.harness.report import render
+from runners.harness.store.tracking import TrackingError
+from runners.harness.tables import noise
+from runners.harness.tables.comparison import NAMES, Comparison, Side
+
+NOT_JUDGED = 3
+"""Exit status where nothing is slower for sure, and not everything could be judged."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether b is slower by more than is allowed, beyond doubt."""
+
+    status: int
+    """Exit status: 1 where a cell, or the mean, is; else 3 where a cell cannot be judged."""
+    line: str
+    """What it comes to, and where, and what would make the rest judgeable."""
+    slower: list[str]
+    """The cells of b that are."""
+    unjudged: list[str]
+    """The cells of b that may be."""
+    missing: list[str]
+    """The measured cells of a that no cell of b was compared with."""
+
+
+def gate(found: Comparison, config: CompareConfig) -> Gate:
+    """Judge b by ``fail_if_slower``. What cannot be judged is no pass: a cell that is slow enough
+    has too few repeats for an interval, and one that failed has none.
+    """
+    frame, mean, least = found.frame, found.overall, 1.0 - config.allowed
+    beyond = least * (1 - 1e-9)  # exactly as slow as is allowed is allowed, whatever the rounding
+    few = frame["low"].isna()
+    slower = frame["high"] < beyond
+    if least >= 1 / stats.CLEAR_RATIO:
+        slower |= few & frame["verdict"].eq("slower")
+    unclear = ~slower & ~(frame["low"] >= beyond) & ~(few & frame["verdict"].eq("faster"))
+    worst = frame[slower].sort_values("ratio")
+    labels = zip(_labels(frame, worst), worst["ratio"], strict=True)
+    said = [f"{label} by {1 - ratio:.1%}" for label, ratio in labels]
+    if len(frame) > 1 and mean.high is not None and mean.high < beyond:
+        said.append(f"the mean by {1 - mean.ratio:.1%}")
+    known = set(found.a.measured["cell"])
+    lone = [cell for one in found.unmatched if one.side == "a" for cell in one.cells]
+    missing = [cell for cell in lone if cell in known]
+    words = [f"FAILED, slower: {', '.join(said)}"] if said else []
+    if unclear.any():
+        rows = frame[unclear]
+        words.append(
+            f"NOT JUDGED: {len(rows)} of {len(frame)} cells ({', '.join(_labels(frame, rows))}: "
+            f"fewer than {stats.MIN_VALUES} values a side, or an interval around {least:g}); "
+            f"measure again with more rounds: {_more_rounds(found, rows)}"
+        )
+    if missing:
+        words.append(
+            f"NOT JUDGED: a's {', '.join(missing)} without a partner in b; measure b as a was: "
+            f"`{_command(found.a)}`"
+        )
+    return Gate(
+        1 if said else NOT_JUDGED if words else 0,
+        f"fail_if_slower={config.fail_if_slower}: "
+        + "; ".join(words or ["passed, none is slower by more"]),
+        frame["cells_b"][slower].tolist(),
+        frame["cells_b"][unclear].tolist(),
+        missing,
+    )
+
+
+def _labels(frame: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    """What tells each of ``rows`` from the rest of the frame: ``batch 4``; ids if nothing does."""
+    names = [name for name in _names(frame) if frame[name].nunique() > 1]
+    return [
+        " ".join(f"{name} {row[name]}".replace("_", " ") for name in names) or str(row["cells_b"])
+        for row in rows.to_dict("records")
+    ]
+
+
+def _more_rounds(found: Comparison, unclear: pd.DataFrame) -> str:
+    """The commands that measure again, with enough rounds, what the ``unclear`` rows rest on."""
+    commands: dict[str, list[str]] = {}
+    for name, side in (("a", found.a), ("b", found.b)):
+        n, rounds = unclear[f"n_{name}"], unclear[f"rounds_{name}"]
+        short = n < stats.MIN_VALUES
+        wide = unclear["low"].notna()
+        if not (short | wide).any():
+            continue  # it is the other side that has too few values
+        wanted = (2 * rounds).where(wide, (stats.MIN_VALUES * rounds / n).map(math.ceil)).max()
+        commands.setdefault(_command(side, max(3, int(wanted))), []).append(name)
+    return ", ".join(f"{' and '.join(sides)} by `{line}`" for line, sides in commands.items())
+
+
+def _command(side: Side, rounds: int = 0) -> str:
+    """The command that a side was made with, in so many rounds where they are given."""
+    overrides = side.top.overrides
+    if overrides.startswith(("run=", "config=")):  # a rerun has the rounds of its original
+        longer = " timing=thorough" if rounds else ""
+        return f"python -m runners.rerun {overrides}{longer}"
+    numbers = ",".join(str(n + 1) for n in range(rounds))
+    return render.command(overrides, **({"round": numbers} if rounds else {}))
+
+
+def show(found: Comparison, form: str) -> None:
+    """Heading, table, overall and what has no partner; a csv's stdout holds the rows alone."""
+    table = _table(found)
+    if form == "csv":
+        print(*_heading(found), *table.footer, sep="\n", file=sys.stderr)
+        print(render.to_csv(found.frame), end="")
+    elif form == "md":
+        print(*(f"- {line}" for line in _heading(found)), "", render.to_markdown(table), sep="\n")
+    else:
+        console = Console(highlight=False, markup=False)
+        for line in _heading(found):
+            console.print(line, soft_wrap=not console.is_terminal)
+        render.show(table)
+
+
+def _heading(found: Comparison) -> list[str]:
+    """What a reader has to know first: what is compared, and what else is not the same."""
+    lines = []
+    for name, side in (("a", found.a), ("b", found.b)):
+        started = min(cell.run.info.start_time for cell in side.cells.values()) / 1000
+        lines.append(
+            f"{name}: {side.name} of {datetime.fromtimestamp(started):%Y-%m-%d %H:%M}, "
+            f"{len(side.measured)} of {len(side.cells)} cells measured: {side.top.overrides or '-'}"
+        )
+    both = [cell for cell in found.a.cells if cell in found.b.cells]
+    if both:
+        same = len(both) == len(found.a.cells) == len(found.b.cells)
+        what = "a and b are the same run" if same else f"on both sides: {', '.join(both)}"
+        lines.append(f"{what}: compared with itself, a cell is as fast")
+    for what, one, other, cells in found.differences:
+        some = f" ({cells} of {len(found.frame)} cells)" if cells < len(found.frame) else ""
+        lines.append(f"different {what}: {one or 'not told'} -> {other or 'not told'}{some}")
+    further = _further(found)
+    lines += [f"different as well: {'; '.join(further)}"] if further else []
+    return [*lines, f"the same {', '.join(found.same)}"] if found.same else lines
+
+
+def _further(found: Comparison) -> list[str]:
+    """What differs between the environments of the first matched cells and is in no tag."""
+    one, other = found.frame[["cells_a", "cells_b"]].iloc[0].str.split().str[0]
+    try:
+        old, new = found.a.cells[one].environment, found.b.cells[other].environment
+    except (ValueError, TrackingError) as error:
+        return [str(error)]
+    told = re.compile(r"torch (threads|\d)")
+    lines = [each.line for each in drift.differences(old, new) if each.kind != "code"]
+    return [line for line in lines if not told.match(line)]
+
+
+def _names(frame: pd.DataFrame) -> list[str]:
+    """The columns that tell the rows apart; hashes and seed only where it takes them."""
+    hashes = ["seed", "weights", "prompt"]
+    plain = [name for name in NAMES if name not in hashes] + ["threads"]
+    alike = frame.duplicated(plain).any()
+    return plain + [name for name in hashes if alike and frame[name].nunique() > 1]
+
+
+def _table(found: Comparison) -> render.Table:
+    """As it is read: the names that vary, both rates, the ratio; overall and the rest below it."""
+    frame, overall = found.frame, found.overall
+    shown = frame[_names(frame)].copy()
+    for name in shown.columns.intersection(["weights", "prompt"]):
+        shown[name] = shown[name].str[:12]
+    shown = shown.rename(columns={"prompt": "prompt ids"})
+    for name in (f"{side}_{what}" for side in "ab" for what in ("tok_per_s", "lowest", "highest")):
+        shown[name] = frame[name]
+    shown["ratio"] = frame["ratio"].map("{:.3f}".format)
+    spans = zip(frame["low"], frame["high"], strict=True)
+    shown["interval"] = ["" if pd.isna(low) else f"{low:.3f}–{high:.3f}" for low, high in spans]
+    for name in ("verdict", "n_a", "n_b", "rounds_a", "rounds_b"):
+        shown[name.replace("_", " ")] = frame[name]
+    shown["noise"] = frame["noise"]
+    span = "no interval" if overall.low is None else f"{overall.low:.3f}–{overall.high:.3f}"
+    footer = [
+        f"overall: {overall.ratio:.3f} ({span}), {overall.verdict}: geometric mean of "
+        f"{len(frame)} matched cell{'s' * (len(frame) > 1)}; n a {overall.n[1]}, n b "
+        f"{overall.n[0]}, {_rounds(frame)}"
+    ]
+    busy = noise.of_pairs(frame["noise"])
+    footer += [busy] if busy else []
+    for lone in found.unmatched:
+        footer.append(f"not compared, {lone.side}: {', '.join(lone.cells)}: {lone.reason}")
+    title = "b against a (ratio of tok/s, above 1: b is faster; interval: of the ratio, 99 %)"
+    return render.Table("compare", shown, title, footer=footer)
+
+
+def _rounds(frame: pd.DataFrame) -> str:
+    """How many rounds a side, and what a single one means."""
+    counts = [sorted(set(frame[name])) for name in ("rounds_a", "rounds_b")]
+    text = " and ".join("–".join(str(n) for n in dict.fromkeys((c[0], c[-1]))) for c in counts)
+    single = frame[frame[["rounds_a", "rounds_b"]].min(axis=1).eq(1)]
+    if single.empty:
+        return f"rounds {text}"
+    most = math.exp(single["drift"].map(math.log).abs().max()) - 1
+    return (
+        f"rounds {text}; with one a side the interval is widened by what reference_ms changed, "
+        f"here up to {most:.1%}: round=1,2,3 tells a change from drift"
+    )
+
+
+def to_object(found: Comparison) -> dict[str, Any]:
+    """The whole comparison, as json has it."""
+    overall = asdict(found.overall)
+    overall["n_b"], overall["n_a"] = overall.pop("n")
+    return {
+        "a": {"id": found.a.name, "overrides": found.a.top.overrides},
+        "b": {"id": found.b.name, "overrides": found.b.top.overrides},
+        "environment": {
+            "heading": _heading(found),
+            "different": [difference._asdict() for difference in found.differences],
+            "same": found.same,
+        },
+        "cells": json.loads(render.to_json(found.frame)),
+        "overall": overall,
+        "unmatched": [lone._asdict() for lone in found.unmatched],
+    }

@@ -1,0 +1,236 @@
+"""The run that is run again: its stored config, and what it came to."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from runners.harness.config import grammar as overrides
+from runners.harness.config.compose import CONFIG_ERRORS, flatten, from_dict, one_line, to_dict
+from runners.harness.config.paths import absolute, conf_dir, config_groups, group_options
+from runners.harness.config.schema import TrackingConfig
+from runners.harness.config.text_files import read_utf8
+from runners.harness.errors import UsageError
+from runners.harness.store.disk import read_rows
+from runners.harness.store.find import Stored
+from runners.harness.store.tracking import TrackingError
+
+_TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
+"""The part of a config that only one kind has."""
+_ABOUT_A_COMMAND = ("tracking", "hydra", "resume", "plan")
+"""Parts of a config that say nothing about a run."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """A finished run, or a config.yaml alone."""
+
+    cell: str
+    """Its id; the path of a config that has no result beside it."""
+    kind: str
+    config: dict[str, Any]
+    """Resolved, as stored."""
+    path: Callable[[str], Path] = field(repr=False)
+    """Where one of its files can be read; raises OSError or TrackingError."""
+    record: dict[str, Any]
+    """Its cell.json: choices, outcome, metrics, tags; empty where there is none."""
+
+    @property
+    def overrides(self) -> list[str] | None:
+        """The words it was made with; None where they are not to be had."""
+        try:
+            found = yaml.safe_load(self._text("overrides.yaml", "null"))
+        except yaml.YAMLError:
+            return None
+        return found if isinstance(found, list) else None
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What it ran on; empty where it never came to that."""
+        try:
+            found = json.loads(self._text("environment.json", "{}"))
+        except ValueError:  # half a file
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def generations(self) -> list[dict[str, Any]]:
+        """Its rows, with ``new_ids`` each; empty where they are not to be had, or half of them."""
+        try:
+            return read_rows(self._text("generations.jsonl", ""))
+        except ValueError:
+            return []
+
+    def _text(self, name: str, otherwise: str) -> str:
+        try:
+            return self.path(name).read_text(encoding="utf-8")
+        except (OSError, TrackingError):
+            return otherwise
+
+
+def from_store(stored: Stored) -> Original:
+    """A run by its id; TrackingError, with the cure, where its files are not to be had."""
+    try:
+        config, record = stored.config, json.loads(stored.text("cell.json"))
+    except TrackingError as error:
+        line = str(error).rstrip(".")
+        if "doctor" not in line:
+            cure = "if the results folder was moved: python -m runners.doctor fix=true"
+            line = f"{stored.cell}: {line}; {cure}"
+        raise TrackingError(line) from None
+    return Original(stored.cell, stored.kind, config, stored.path, record)
+
+
+def from_file(name: str) -> Original:
+    """A config.yaml from anywhere, with the result beside it where there is one."""
+    path = absolute(name)
+    try:
+        config = yaml.safe_load(read_utf8("config", name, "give a run's config.yaml"))
+    except yaml.YAMLError as error:
+        line = str(error).splitlines()[0]
+        raise UsageError(
+            f"config={name}: cannot be read ({line}); give a run's config.yaml"
+        ) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    kinds = [kind for kind, part in _TELLING.items() if isinstance(config, dict) and part in config]
+    if len(kinds) != 1:
+        raise UsageError(
+            f"config={name}: is not the config.yaml of a run of kind {', '.join(_TELLING)}; every "
+            "run of theirs has one in its folder and among its artefacts"
+        )
+    beside = path.parent
+    try:
+        record = json.loads((beside / "cell.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = {}
+    cell = str(record.get("cell", path))
+    return Original(cell, kinds[0], config, lambda other: beside / other, record)
+
+
+@dataclass(frozen=True)
+class Again:
+    """What is to be run: the stored config after the words of a rerun."""
+
+    config: Any
+    """Typed."""
+    changed: dict[str, tuple[Any, Any]]
+    """Old and new value of each dotted key that the words changed."""
+    filled: dict[str, Any]
+    """Today's default of each dotted key that the stored config, being older, does not have."""
+    choices: dict[str, str]
+
+
+def again(
+    original: Original, words: Sequence[str], tracking: TrackingConfig, schema: type
+) -> Again:
+    """The stored config, changed by ``words``, its results going to ``tracking``.
+
+    A prompt that came from a file is read from the run's own copy of it.
+    """
+    _require_parts(original.config, schema)
+    values = to_dict(from_dict(original.config, schema))
+    before = flatten(values)
+    choices = dict(original.record.get("choices", {}))
+    groups = config_groups()
+    parsed_words = _parse(words)
+    sources = {f"prompt.{key}": key for key in values.get("prompt", {}) if key != "tokens"}
+    if any(word.key_or_group in sources and word.value() is not None for word in parsed_words):
+        values["prompt"] |= dict.fromkeys(sources.values())  # the new prompt replaces the old one
+    # Options first, wherever they stand, as in any command.
+    for parsed in sorted(parsed_words, key=lambda word: word.key_or_group not in groups):
+        _apply(values, parsed, choices)
+    _require_parts(values, schema)
+    after = flatten(to_dict(from_dict(values, schema)))
+    changed = {
+        key: (before.get(key), value)
+        for key, value in after.items()
+        if value != before.get(key) and not key.startswith("tracking.")
+    }
+    stored = flatten(original.config)
+    filled = {
+        key: value
+        for key, value in before.items()
+        if key not in stored and key not in changed and key.split(".")[0] not in _ABOUT_A_COMMAND
+    }
+    values["tracking"] = to_dict(tracking)
+    values |= {key: False for key in ("resume", "plan") if key in values}
+    _use_own_prompt(original, values, changed)
+    return Again(from_dict(values, schema), changed, filled, choices)
+
+
+def _require_parts(values: dict[str, Any], schema: type) -> None:
+    """UsageError for a plain value in the place of a part of the config."""
+    for part in fields(schema):
+        found = values.get(part.name, {})
+        if part.default_factory is not MISSING and not isinstance(found, dict):
+            key = f"{part.name}.{fields(part.default_factory)[0].name}"  # type: ignore[arg-type]
+            raise UsageError(f"{part.name}={found}: {part.name} has keys of its own, such as {key}")
+
+
+def _parse(words: Sequence[str]) -> list[Override]:
+    overrides.install()
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(words))
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from None
+    for override in parsed:
+        if override.is_sweep_override() and override.key_or_group in overrides.FREE_KEYS:
+            raise UsageError(
+                f"{override.input_line}: commas make it a list of values; "
+                f"{overrides.hint(override.key_or_group)}"
+            )
+        if override.is_sweep_override() or override.is_add() or override.is_delete():
+            raise UsageError(
+                f"{override.input_line}: a rerun takes one value a key, KEY=VALUE; for a sweep "
+                "use runners.bench -m"
+            )
+    return parsed
+
+
+def _apply(values: dict[str, Any], override: Override, choices: dict[str, str]) -> None:
+    key, value = override.key_or_group, override.value()
+    if key in config_groups() and key in values:
+        if str(value) not in group_options(key):
+            raise UsageError(
+                f"{key}={value}: no such option; choose one of {', '.join(group_options(key))}"
+            )
+        option = OmegaConf.to_container(OmegaConf.load(conf_dir() / key / f"{value}.yaml"))
+        assert isinstance(option, dict)
+        values[key] = option  # what it leaves out is the schema's default, as in any command
+        choices[key] = str(value)
+        return
+    *parts, last = key.split(".")
+    part: Any = values
+    for name in parts:
+        part = part.get(name) if isinstance(part, dict) else None
+    foreign = key.split(".")[0] in _ABOUT_A_COMMAND
+    if not isinstance(part, dict) or last not in part or foreign:
+        keys = [k for k in flatten(values) if k.split(".")[0] not in _ABOUT_A_COMMAND]
+        near = [k for k in keys if k.split(".")[0] == parts[0]] if parts else []
+        known = ", ".join(near or dict.fromkeys(k.split(".")[0] for k in keys))
+        raise UsageError(f"{key}: no such key in the stored config, which has {known}")
+    part[last] = value
+    group = parts[0] if parts else ""
+    if group in choices:
+        choices[group] += f" {last}={value}"
+
+
+def _use_own_prompt(
+    original: Original, values: dict[str, Any], changed: dict[str, tuple[Any, Any]]
+) -> None:
+    for key, name in (("file", "prompt.txt"), ("jsonl", "prompts.jsonl")):
+        if values.get("prompt", {}).get(key) is None or f"prompt.{key}" in changed:
+            continue
+        try:
+            copy = original.path(name)
+        except TrackingError:
+            continue
+        if copy.is_file():
+            values["prompt"][key] = str(copy)

@@ -1,0 +1,218 @@
+"""Running stored configs again: what has changed since, the same run, and the verdict on it.
+
+The stored config is taken as it is, never composed anew; today's presets are only looked at to say
+what they would have made of the same command.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+
+from runners.harness.config.compose import (
+    CONFIG_ERRORS,
+    before_anything_runs,
+    flatten,
+    one_line,
+    to_config,
+    to_dict,
+)
+from runners.harness.config.paths import absolute
+from runners.harness.config.tools_schema import RerunConfig
+from runners.harness.errors import UsageError
+from runners.harness.launch import app
+from runners.harness.launch.folders import check_store
+from runners.harness.launch.progress import CellProgress
+from runners.harness.launch.run import Kept, keep
+from runners.harness.launch.tracked import outcome_of, sum_up, tracked_sweep
+from runners.harness.machine import environment
+from runners.harness.measure import subject as inputs
+from runners.harness.rerun import original, verdict
+from runners.harness.rerun.kinds import KINDS
+from runners.harness.rerun.original import Again, Original
+from runners.harness.store.disk import CellResult, Place
+from runners.harness.store.find import Top, find_cells
+from runners.harness.store.tracking import Store, TrackingError, open_store
+from runners.harness.sweep.around import write_tables
+from tinygpt.checkpoint import weights_sha256
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell to run again."""
+
+    old: Original
+    again: Again
+    since: list[str]
+    """What has changed since the old run, one line each."""
+
+
+def rerun(config: RerunConfig, words: Sequence[str]) -> list[app.Finished]:
+    """Run again what ``config`` names, changed by ``words``; UsageError before anything ran."""
+    with before_anything_runs():
+        top, olds = _originals(config)
+        jobs = [_prepare(old, words, config) for old in olds]
+    if config.strict:
+        _refuse_drift(jobs)
+    _tell(top, jobs)
+    check_store(config.tracking, olds[0].kind)
+    typed = [f"run={config.run}" if config.run else f"config={config.config}", *words]
+    folder = absolute(config.tracking.dir)
+    if len(jobs) == 1:
+        place = _place(folder / "cells" / secrets.token_hex(4), jobs[0], None, 0, typed)
+        return [_run(jobs[0], place)]
+    assert top is not None
+    sweep = app.Sweep(
+        folder / "sweeps" / secrets.token_hex(4),
+        typed,
+        [typed] * len(jobs),
+        [job.again.config for job in jobs],
+        rerun_of=top.identity,
+    )
+    with tracked_sweep(top.kind, sweep, _tables if top.kind == "bench" else sum_up):
+        places = [
+            _place(sweep.folder / str(n), job, sweep.folder.name, n, typed)
+            for n, job in enumerate(jobs)
+        ]
+        ended = [_run(job, place) for job, place in zip(jobs, places, strict=True)]
+        print(f"{len(jobs)} cells of {top.identity} run again as {sweep.folder.name}")
+        return ended
+
+
+def _tables(store: Store, folder: Path) -> str:
+    write_tables(store, folder)
+    return outcome_of(folder)
+
+
+def _originals(config: RerunConfig) -> tuple[Top | None, list[Original]]:
+    if config.config is not None:
+        return None, [original.from_file(config.config)]
+    assert config.run is not None
+    try:
+        top, cells = find_cells(open_store(config.tracking), config.run)
+        return top, [original.from_store(cell) for cell in cells]
+    except (ValueError, TrackingError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _prepare(old: Original, words: Sequence[str], config: RerunConfig) -> Job:
+    kind = KINDS[old.kind]
+    again = original.again(old, words, config.tracking, kind.schema)
+    kind.check(again.config)
+    return Job(old, again, _changed_since(old, again))
+
+
+def _tell(top: Top | None, jobs: list[Job]) -> None:
+    """What is run again, and what has changed since; what all cells share is said once."""
+    name = jobs[0].old.cell if len(jobs) == 1 or top is None else f"sweep {top.identity}"
+    print(f"{name}: {len(jobs)} {'cell' if len(jobs) == 1 else 'cells'} to run again")
+    _say("asked for", jobs, [verdict.asked_for(job.again.changed) for job in jobs])
+    if not _say("changed since", jobs, [job.since for job in jobs]):
+        print("  nothing has changed since")
+
+
+def _say(what: str, jobs: list[Job], told: list[list[str]]) -> bool:
+    """Each line that is told of a job once, with the jobs if it is not about all of them."""
+    lines = list(dict.fromkeys(line for of_one in told for line in of_one))
+    for line in lines:
+        cells = [job.old.cell for job, of_one in zip(jobs, told, strict=True) if line in of_one]
+        whose = "" if len(cells) == len(jobs) else f" ({', '.join(cells)})"
+        print(f"  {what}: {line}{whose}")
+    return bool(lines)
+
+
+def _refuse_drift(jobs: list[Job]) -> None:
+    lines = list(dict.fromkeys(line for job in jobs for line in job.since))
+    if lines:
+        raise UsageError(
+            f"strict=true: changed since: {'; '.join(lines)}; nothing was run; leave strict out "
+            "to run it all the same"
+        )
+
+
+def _changed_since(old: Original, again: Again) -> list[str]:
+    """Keys, presets, code, versions, hardware and weights, as far as the old run told them."""
+    lines = [
+        f"config: {key} is not in the stored config, which is older; today's default is used: "
+        f"{value}"
+        for key, value in again.filled.items()
+    ]
+    lines += _presets(old)
+    if old.environment:
+        found = environment.differences(old.environment, environment.collect())
+        lines += [difference.line for difference in found]
+    before = old.record.get("tags", {}).get("tinygpt.weights_sha256")
+    same_task = not any(key.startswith(("model.", "precision.")) for key in again.changed)
+    if before and same_task and not {"checkpoint", "seed"} & set(again.changed):
+        try:
+            now = weights_sha256(inputs.make_model(again.config, torch.device("cpu")))[:12]
+        except (ValueError, OSError) as error:  # its cell will fail, and the others run
+            now = f"cannot be loaded: {error}"
+        if now != before[:12]:
+            lines.append(f"weights: {before[:12]} -> {now}")
+    return lines
+
+
+def _presets(old: Original) -> list[str]:
+    """What today's conf/ makes of the old command that it did not make then."""
+    told = old.overrides
+    if told is None or old.record.get("rerun_of"):  # a rerun's words are no command of its kind
+        return []
+    words = [word for word in told if not word.startswith(("hydra", "tracking."))]
+    loader = GlobalHydra.instance().config_loader()
+    try:
+        composed = loader.load_configuration(old.kind, words, run_mode=RunMode.RUN)
+        today = flatten(to_dict(to_config(composed, KINDS[old.kind].schema)))
+    except UsageError as error:
+        return [f"presets: its command cannot be composed today: {error}"]
+    except CONFIG_ERRORS as error:
+        return [f"presets: its command cannot be composed today: {one_line(error)}"]
+    stored, typed = flatten(old.config), {word.lstrip("+").partition("=")[0] for word in words}
+    return [
+        f"presets: {key} {stored[key]} -> {value} (the old value is used)"
+        for key, value in today.items()
+        if key in stored
+        and value != stored[key]
+        # No preset decides these; and a path that was typed may mean another file from here.
+        and key not in typed
+        and not key.startswith("tracking.")
+    ]
+
+
+def _place(folder: Path, job: Job, sweep: str | None, number: int, typed: list[str]) -> Place:
+    cell = folder.name if sweep is None else f"{sweep}-{number}"
+    return Place(folder, cell, sweep, number, job.again.choices, typed, rerun_of=job.old.cell)
+
+
+def _run(job: Job, place: Place) -> app.Finished:
+    """Run, judge, keep both, and say what came of it."""
+    judgement: list[verdict.Verdict] = []
+
+    def run(config: Any, report: CellProgress) -> CellResult:
+        result = KINDS[job.old.kind].run(config, report)
+        judged = verdict.judge(job.old, job.again.changed, job.since, result)
+        result.tags |= {
+            "tinygpt.rerun_tokens": judged.tokens,
+            "tinygpt.rerun_timing": judged.timing,
+        }
+        judgement.append(judged)
+        title = f"# {place.cell}, a rerun of {job.old.cell}\n"
+        result.files["rerun.md"] = "\n- ".join([title, *judged.lines()]) + "\n"
+        result.files["rerun.json"] = judged.to_json()
+        if not judged.reproduced and result.outcome == "ok":
+            result.outcome = "mismatch"
+            result.reason = f"not the tokens of {job.old.cell}: {judged.tokens_said}"
+        return result
+
+    def show(kept: Kept) -> None:
+        print(f"{job.old.cell}, now {place.cell}")
+        for judged in judgement:
+            for line in judged.verdicts():
+                print(f"  {line}")
+
+    return keep(job.old.kind, job.again.config, run, show, place)

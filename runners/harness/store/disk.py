@@ -1,0 +1,247 @@
+"""A cell's result on disk: complete there before MLflow hears of it, so that nothing is lost.
+
+A cell's folder holds cell.json (``running`` with host, pid and start time, then the outcome,
+replaced atomically and last), config.yaml, overrides.yaml, environment.json, code.diff,
+timings.json with every raw second, and generations.jsonl. What else is in it is somebody's, and is
+neither replaced nor removed.
+"""
+
+import json
+import os
+import platform
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+from runners.harness.machine import environment
+
+CELL = "cell.json"
+TRACKED = "tracked.json"
+"""The file that says as which run a cell's folder was delivered."""
+STEPS, SAMPLES, LOSSES = "steps.jsonl", "samples.txt", "loss.png"
+"""What a training run keeps beside its result."""
+FILES = (
+    *(CELL, "config.yaml", "overrides.yaml", "environment.json", "code.diff", "timings.json"),
+    *("generations.jsonl", "error.txt", "text.txt", "prompt.txt", "prompts.jsonl"),
+    *("checks.json", "verify.md", "rerun.md", "rerun.json"),
+    *(STEPS, SAMPLES, LOSSES, TRACKED),
+    *("cell.tmp", "environment.tmp", "timings.tmp", "tracked.tmp"),
+)
+"""Every file that is written into a cell's folder, those that were not finished included."""
+TABLES = tuple(
+    f"{name}.{suffix}"
+    for name in ("cells", "cache", "device", "engine", "samples")
+    for suffix in ("csv", "md", "json", "html")
+)
+"""Every file that is written into a sweep's tables/."""
+FACTS = ("kind", "cell", "sweep", "outcome", "host", "pid", "started")
+"""Keys of a cell.json by which a cell of ours is known."""
+
+
+@dataclass
+class CellResult:
+    """What one cell came to."""
+
+    outcome: str
+    """``ok``, ``skipped``, ``oom``, ``failed``, ``mismatch`` or ``interrupted``."""
+    reason: str = ""
+    """Why it is not ok; one line."""
+    headline: str = ""
+    """Its most telling figures, in one line for the terminal."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Figures by the names of results/README.md: rates, times in ms, sizes in bytes."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Facts about the cell that are no figures: hashes, stability, machine."""
+    timings: dict[str, list[float]] = field(default_factory=dict)
+    """Every raw second."""
+    generations: list[dict[str, Any]] = field(default_factory=list)
+    """One row each: prompt ids, new ids, text."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Further artefacts, text by file name: what is best read as a page."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader should know: a prompt that was cut, too many threads."""
+    error: str = ""
+    """The traceback of an exception."""
+
+
+@dataclass
+class Place:
+    """Where a job stands: its ids, its folder, its sweep, and how it was asked for."""
+
+    folder: Path
+    cell: str
+    """The cell's id."""
+    sweep: str | None
+    """The id of the sweep that it is part of."""
+    number: int
+    """Its number in the sweep."""
+    choices: dict[str, str]
+    """Option by group, followed by what was overridden in it by value."""
+    overrides: list[str]
+    rerun_of: str | None = None
+    """The id of the cell that this one runs again."""
+
+    @classmethod
+    def of_job(cls) -> "Place":
+        """The place of the job that Hydra runs now."""
+        hydra = HydraConfig.get()
+        folder = Path(hydra.runtime.output_dir)
+        overrides = list(hydra.overrides.task)
+        swept = hydra.mode == RunMode.MULTIRUN
+        return cls(
+            folder=folder,
+            cell=f"{folder.parent.name}-{folder.name}" if swept else folder.name,
+            sweep=folder.parent.name if swept else None,
+            number=int(hydra.job.num) if swept else 0,
+            choices=_choices(hydra.runtime.choices, overrides),
+            overrides=overrides,
+        )
+
+
+def owner() -> dict[str, Any]:
+    """By what a process is known after it is gone, on this host and on others."""
+    started = psutil.Process().create_time()
+    return {"host": platform.node(), "pid": os.getpid(), "process_started": started}
+
+
+def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
+    """Put down what is about to run, and by whom; called under the threads that it will have.
+
+    Raises FileExistsError where the folder has files of these names that are not a cell's.
+    """
+    place.folder.mkdir(parents=True, exist_ok=True)
+    _clear(place)
+    now = environment.state()
+    cell = {
+        "kind": kind,
+        "cell": place.cell,
+        "sweep": place.sweep,
+        "choices": place.choices,
+        "outcome": "running",
+        "rerun_of": place.rerun_of,
+        **owner(),
+        "load_average": now["load_average"],
+        "started": time.time(),
+    }
+    write_json(place.folder / CELL, cell)  # first: by it the folder is known as ours
+    for name, content in (("config", config), ("overrides", place.overrides)):
+        with (place.folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
+            yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
+    noise = {name: {"start": told, "end": None} for name, told in now.items()}
+    facts = {**environment.collect(), "threads": environment.threads(), **noise}
+    write_json(place.folder / "environment.json", facts)
+    diff = environment.code().get("diff")
+    if diff:
+        (place.folder / "code.diff").write_bytes(diff.encode())
+
+
+def _clear(place: Place) -> None:
+    """Remove the earlier result of a cell that is measured again."""
+    old = [path for name in FILES if (path := place.folder / name).is_file()]
+    if not old:
+        return
+    beside = place.folder.parent / "sweep.json"  # a cell of a sweep may have lost its cell.json
+    if not is_cell(place.folder) and not (place.sweep and beside.is_file()):
+        raise FileExistsError(f"{old[0].name} is there and not of a run; nothing is replaced")
+    for path in old:
+        path.unlink()
+
+
+def discard(folder: Path) -> None:
+    """Remove what ``begin`` made; the folder, too, where nothing else is in it."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def is_cell(folder: Path) -> bool:
+    """Whether ``folder`` is of a cell."""
+    try:
+        facts = json.loads((folder / CELL).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(facts, dict) and facts.keys() >= set(FACTS)
+
+
+def foreign(folder: Path) -> Path | None:
+    """A file below the folder of a cell or sweep, or of its artifacts, that no run writes there."""
+    return next(
+        (
+            path
+            for path in sorted(folder.rglob("*"))
+            if (path.is_symlink() or not path.is_dir())
+            and not _is_ours(path.relative_to(folder).parts)
+        ),
+        None,
+    )
+
+
+def _is_ours(parts: tuple[str, ...]) -> bool:
+    match parts:
+        case (name,):
+            return name in (*FILES, "sweep.json", "sweep.tmp")
+        case ("tables", name):
+            return name in TABLES
+        case (number, name):
+            return number.isdigit() and name in FILES
+    return False
+
+
+def finish(place: Place, result: CellResult) -> None:
+    """Put down the result; cell.json, which makes it count, comes last."""
+    folder = place.folder
+    cell = json.loads((folder / CELL).read_text(encoding="utf-8"))
+    if (cell["host"], cell["pid"]) == (platform.node(), os.getpid()):  # else nobody saw its end
+        facts = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        for name, told in environment.state().items():
+            facts[name]["end"] = told
+        write_json(folder / "environment.json", facts)
+    write_json(folder / "timings.json", result.timings)
+    files = result.files | ({"error.txt": result.error} if result.error else {})
+    for name, text in files.items():
+        assert name in FILES, (
+            f"{name}: unknown to FILES, so that a cell could not be measured again"
+        )
+        (folder / name).write_bytes(text.encode())
+    with (folder / "generations.jsonl").open("w", encoding="utf-8") as lines:
+        for row in result.generations:
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+    written = asdict(result)
+    for name in ("timings", "generations", "files", "error"):
+        del written[name]
+    write_json(folder / CELL, {**cell, **written, "ended": time.time()})
+
+
+def read_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of a generations.jsonl, whose texts may hold what ``splitlines`` splits at."""
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file that is either the old one or the new one, never half of either."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
+    """``{"batch": "1 size=12"}`` for batch=1 batch.size=12: an option's name, if it still fits."""
+    choices = {}
+    for group, option in options.items():
+        if group.startswith("hydra/") or option is None:
+            continue
+        by_value = [
+            override.partition(".")[2]
+            for override in (word.lstrip("+") for word in overrides)
+            if override.startswith(f"{group}.") and not override.startswith("device.on_missing")
+        ]
+        choices[group] = " ".join([str(option), *by_value])
+    return choices

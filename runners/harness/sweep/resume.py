@@ -1,0 +1,150 @@
+"""Going on with a sweep that was stopped: which one, and which of its cells are done.
+
+A sweep is known by the set of its cells, in whatever order a command names them; a cell is done
+when its result is ``ok`` and has the hash that it would have now, so that changed code or weights
+are measured anew.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runners.harness.config.checks import read_prompt
+from runners.harness.config.compose import digest, from_dict, to_dict
+from runners.harness.config.schema import BenchConfig, RunConfig
+from runners.harness.doctor.disk import Processes
+from runners.harness.errors import UsageError
+from runners.harness.launch import progress
+from runners.harness.launch.app import Finished, Sweep
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import subject as inputs
+from runners.harness.store import record
+from runners.harness.store.disk import TRACKED, Place
+from runners.harness.store.tracking import Store, TrackingError, open_store
+from tinygpt.model import GPT
+
+
+@dataclass(frozen=True)
+class Previous:
+    """A sweep of the same cells."""
+
+    folder: Path
+    digests: list[str]
+    """What each of its cells asks for, by number."""
+    pid: int = 0
+    """The other process that it runs in at this moment; 0 if it does not."""
+
+
+def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
+    """The newest sweep of the same cells whose folder is here."""
+    if not store.exists:
+        return None
+    wanted = record.cells_sha256(map(digest, configs))
+    where = f"tags.`tinygpt.kind` = 'sweep' and tags.`tinygpt.cells_sha256` = '{wanted}'"
+    for run in store.search("bench", where, limit=1):
+        folder = store.dir / "sweeps" / run.data.tags["tinygpt.sweep"]
+        facts = _read(folder / "sweep.json")
+        if facts:
+            runs = run.info.status == "RUNNING" and facts["pid"] != os.getpid()
+            alive = runs and Processes().state(facts) == "alive"
+            return Previous(folder, facts["digests"], facts["pid"] if alive else 0)
+    return None
+
+
+def reopened(sweep: Sweep, old: Previous) -> Sweep:
+    """``sweep`` in the place of the old one, its jobs under the numbers they have there."""
+    if old.pid and not sweep.configs[0].plan:
+        raise UsageError(
+            f"resume=true: sweep {old.folder.name} is running now, in process {old.pid}; wait "
+            "for it, or stop it first"
+        )
+    left = list(zip(map(digest, sweep.configs), sweep.jobs, sweep.configs, strict=True))
+    jobs, configs = [], []
+    for wanted in old.digests:
+        at = next(n for n, (found, _, _) in enumerate(left) if found == wanted)
+        _, job, config = left.pop(at)
+        jobs.append(job)
+        configs.append(config)
+    done = done_cells(old.folder, dict(enumerate(configs)))
+    return replace(sweep, folder=old.folder, jobs=jobs, configs=configs, done=done, resumed=True)
+
+
+def finished(config: BenchConfig) -> Finished | None:
+    """The job that Hydra runs now, if it need not run: its place has its result."""
+    place = Place.of_job()
+    if not done_cells(place.folder.parent, {place.number: config}):
+        return None
+    tracked = True
+    if not (place.folder / TRACKED).is_file():
+        try:
+            _deliver(open_store(config.tracking), place)
+        except TrackingError as error:
+            progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
+            tracked = False
+    outcome = _read(place.folder / "cell.json")["outcome"]
+    progress.CellProgress(place).done_before(outcome)
+    return Finished(place.cell, outcome, "", tracked)
+
+
+def _deliver(store: Store, place: Place) -> None:
+    """A result that was complete when its process was killed on the way to MLflow."""
+    there = store.search("bench", f"tags.`tinygpt.cell` = '{place.cell}'", limit=1)
+    if not there or there[0].info.status == "RUNNING":
+        store.log_cell(place.folder, there[0].info.run_id if there else "")
+
+
+def is_done(folder: Path, config: BenchConfig) -> bool:
+    """Whether ``folder`` holds what running ``config`` now would measure."""
+    cell = _read(folder / "cell.json")
+    if cell.get("outcome") == "skipped":
+        return inputs.missing_device(config.device.kind) != ""
+    if cell.get("outcome") != "ok":
+        return False
+    try:
+        return bool(cell["tags"].get("tinygpt.cell_hash") == _cell_hash(config))
+    except (ValueError, OSError):  # a checkpoint that is broken now: the cell says so when it runs
+        return False
+
+
+def done_cells(folder: Path, configs: Mapping[int, BenchConfig]) -> set[int]:
+    """The numbers of those cells that are done in a sweep's folder."""
+    try:
+        return {n for n, config in configs.items() if is_done(folder / str(n), config)}
+    finally:
+        _model.cache_clear()  # no weights may stay beside what is measured
+
+
+def _cell_hash(config: BenchConfig) -> str:
+    """The hash of a cell that has not run; empty where it cannot run here."""
+    if inputs.missing_device(config.device.kind):
+        return ""
+    notes: list[str] = []
+    values = to_dict(config)
+    names = ("model", "device", "precision", "tracking", "seed", "checkpoint")
+    model = _model(json.dumps({name: values[name] for name in names}))
+    tokenizer = inputs.make_tokenizer(config, notes) if read_prompt(config.prompt) else None
+    prompt = inputs.make_prompt(config, tokenizer, notes)
+    with inputs.threads(config.device, notes):
+        return identity.tags(config, model, prompt.tolist())["tinygpt.cell_hash"]
+
+
+@lru_cache(maxsize=1)
+def _model(values: str) -> GPT:
+    """The weights of a run, made once for the cells in a row that share them."""
+    config = from_dict(json.loads(values), RunConfig)
+    return inputs.make_model(config, torch.device(config.device.kind))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A json file of ours; empty where there is none, or half of one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

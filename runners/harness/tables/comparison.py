@@ -1,0 +1,256 @@
+"""Two runs or sweeps, cell by cell: what ``b`` makes of the rates of ``a``, and what else differs.
+
+Cells are matched by what they measure, their rounds pooled. Machine, threads, torch and code are no
+part of that: they are often what a comparison is about, so a difference in them is told first.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from runners.harness import stats
+from runners.harness.store.find import Stored, Top, find_cells
+from runners.harness.store.tracking import Store
+from runners.harness.tables import frames as tables
+from runners.harness.tables import noise
+
+KEY = (
+    "shape weights prompt prompt_tokens new_tokens batch sampling seed engine precision cache "
+    "device"
+).split()
+"""Columns of the cells table in which cells agree that measure the same."""
+PLACE = ["machine", "threads", "torch"]
+"""Where a cell was measured: one place for all the rounds of a side."""
+NAMES = (
+    "model device batch prompt_tokens new_tokens cache sampler engine precision seed weights prompt"
+).split()
+"""Columns by which a matched cell is told from the others."""
+_CODE = {"tinygpt": "version", "code": "code_sha256", "git commit": "git_sha"}
+_FOLLOWS = {"prompt": {"batch", "prompt_tokens", "seed", "shape"}, "weights": {"seed", "shape"}}
+"""What differs as a matter of course where one of those does."""
+
+
+class Side(NamedTuple):
+    """A run or sweep: its cells as stored, by their ids, and as rows of the cells table."""
+
+    top: Top
+    cells: dict[str, Stored]
+    frame: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """The id of the sweep, or of the one cell that was chosen."""
+        return next(iter(self.cells)) if len(self.cells) == 1 else self.top.identity
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The cells that can be compared."""
+        return self.frame[self.frame["outcome"].eq("ok") & self.frame["rates"].ne("[]")]
+
+
+class Lone(NamedTuple):
+    """Cells of one side without a partner, and why."""
+
+    side: str
+    cells: list[str]
+    reason: str
+
+
+class Difference(NamedTuple):
+    """A fact that is not the same on both sides of so many matched cells."""
+
+    what: str
+    a: str
+    b: str
+    cells: int
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The same cell on both sides: its rows, one a round."""
+
+    a: pd.DataFrame
+    b: pd.DataFrame
+
+    @property
+    def pair(self) -> stats.Pair:
+        """The rates (tokens/s) of ``b`` over those of ``a``."""
+        b, a = ([json.loads(rates) for rates in rows["rates"]] for rows in (self.b, self.a))
+        after, before = (rows["reference_ms"].dropna().tolist() for rows in (self.b, self.a))
+        return stats.Pair(b, a, stats.drift(after, before), quiet=self.noise == noise.QUIET)
+
+    @property
+    def noise(self) -> str:
+        """``quiet``, or what was not while the cells were measured, as far as that is known."""
+        return noise.together([*self.a.to_dict("records"), *self.b.to_dict("records")])
+
+    def row(self) -> dict[str, Any]:
+        """Its line of the table: names, rates (tokens/s), their ratio, n, rounds, noise, ids."""
+        pair = self.pair
+        found = stats.compare(pair)
+        threads = [str(rows["threads"].iloc[0]) for rows in (self.a, self.b)]
+        return {
+            **{name: self.b[name].iloc[0] for name in NAMES},
+            "threads": " / ".join(dict.fromkeys(threads)),
+            **tables.rates(pair.b, "a_"),
+            **tables.rates(pair.a, "b_"),
+            "ratio": found.ratio,
+            "low": found.low,
+            "high": found.high,
+            "verdict": found.verdict,
+            "n_a": found.n[1],
+            "n_b": found.n[0],
+            "rounds_a": len(self.a),
+            "rounds_b": len(self.b),
+            "drift": pair.drift,
+            "noise": self.noise,
+            "cells_a": " ".join(self.a["cell"]),
+            "cells_b": " ".join(self.b["cell"]),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is told of ``b`` against ``a``; ``overall`` is the geometric mean of the ratios."""
+
+    a: Side
+    b: Side
+    frame: pd.DataFrame
+    """One row a matched cell."""
+    overall: stats.Ratio
+    differences: list[Difference]
+    same: list[str]
+    """Facts that are known, and the same on both sides of every cell."""
+    unmatched: list[Lone]
+
+
+def load(store: Store, wanted: str, key: str) -> Side:
+    """The cells of ``wanted``, typed for ``key``; ValueError where they cannot be compared."""
+    top, found = find_cells(store, wanted, key)
+    if top.kind != "bench":
+        raise ValueError(
+            f"{key}={wanted}: a run of {top.kind} has no timings to compare; its tokens are "
+            f"compared with a new run's by python -m runners.rerun run={top.identity}"
+        )
+    frame, cells = tables.cells(top.identity, store), {cell.cell: cell for cell in found}
+    side = Side(top, cells, frame[frame["cell"].isin(list(cells))])
+    if side.measured.empty:
+        first = side.frame.iloc[0].to_dict()
+        raise ValueError(f"{key}={wanted}: no cell has timings; {first['cell']} {_state(first)}")
+    return side
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Match the cells and judge ``b`` against ``a``; ValueError where nothing matches."""
+    matched, unmatched = _match({"a": a, "b": b})
+    if not matched:
+        nearest = min(unmatched, key=lambda lone: lone.reason.count(" / ") or len(KEY))
+        raise ValueError(
+            f"a={a.name} b={b.name}: no cell of one measures what a cell of the "
+            f"other does; {nearest.side}'s {nearest.cells[0]}: {nearest.reason}"
+        )
+    frame = pd.DataFrame([one.row() for one in matched]).astype({"low": float, "high": float})
+    overall = stats.overall([one.pair for one in matched])
+    return Comparison(a, b, frame, overall, *_facts(a, b, frame), unmatched)
+
+
+def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Lone]]:
+    """Pairs in the order of ``a``, and the cells that are left on either side."""
+    matched: list[Matched] = []
+    lone: list[Lone] = []
+    for group in _groups(pd.concat([s.measured.assign(side=name) for name, s in sides.items()])):
+        rows = {str(name): part for name, part in group.groupby("side")}
+        mixed = {name: _places(part) for name, part in rows.items() if _places(part)}
+        if len(rows) == 2 and not mixed:
+            matched.append(Matched(rows["a"], rows["b"]))
+            continue
+        for name, part in rows.items():
+            if mixed:
+                reason = mixed.get(name) or f"no partner: {' '.join(mixed.values())}"
+            else:
+                other = sides["b" if name == "a" else "a"].frame
+                reason = _nearest(part.iloc[0].to_dict(), other, swap=name == "b")
+            lone.append(Lone(name, part["cell"].tolist(), reason))
+    for name, side in sides.items():
+        for row in side.frame.drop(side.measured.index).to_dict("records"):
+            lone.append(Lone(name, [str(row["cell"])], _state(row)))
+    return matched, _together(lone)
+
+
+def _groups(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Cells that measure the same; by their threads as well where a side swept over them."""
+    for _, group in rows.groupby(KEY, sort=False, dropna=False):
+        if (group.groupby("side")["threads"].nunique(dropna=False) > 1).any():
+            yield from (part for _, part in group.groupby("threads", sort=False, dropna=False))
+        else:
+            yield group
+
+
+def _places(rows: pd.DataFrame) -> str:
+    """Why the rounds of one side are no side; empty where they were measured in one place."""
+    names = [name for name in PLACE if rows[name].nunique(dropna=False) > 1]
+    places = [f"{name} {', '.join(map(str, rows[name].unique()))}" for name in names]
+    return f"rounds measured in several places ({'; '.join(places)}) are no side" if names else ""
+
+
+def _together(lone: list[Lone]) -> list[Lone]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in lone:
+        found.setdefault((one.side, one.reason), []).extend(one.cells)
+    return [Lone(side, cells, reason) for (side, reason), cells in found.items()]
+
+
+def _state(row: dict[Any, Any]) -> str:
+    """Why a cell is not compared: its outcome and the reason for it."""
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['reason']}" if row["reason"] else str(row["outcome"])
+    return "no timings" if row["rates"] == "[]" else "ok, and not all is known of it"
+
+
+def _nearest(row: dict[Any, Any], others: pd.DataFrame, *, swap: bool) -> str:
+    """What the other side has in the place of ``row``; values as a / b, which ``swap`` turns."""
+
+    def differing(other: dict[Any, Any], columns: Sequence[str]) -> list[str]:
+        return _differing(*((other, row) if swap else (row, other)), columns)
+
+    found = [(differing(o, KEY) or differing(o, PLACE), o) for o in others.to_dict("records")]
+    words, best = min(found, key=lambda f: (bool(f[0]) and f[1]["outcome"] != "ok", len(f[0])))
+    return f"no partner: {best['cell']} " + (f"has {', '.join(words)}" if words else _state(best))
+
+
+def _differing(a: dict[Any, Any], b: dict[Any, Any], columns: Sequence[str]) -> list[str]:
+    """``cache none / rolling`` for each column that differs, as far as both are known."""
+    known = [name for name in columns if not any(pd.isna(s[name]) or s[name] == "" for s in (a, b))]
+    names = [name for name in known if a[name] != b[name]]
+    words = []
+    for name in names:
+        if name in ("shape", "sampling"):
+            one, two = json.loads(a[name]), json.loads(b[name])
+            keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
+            words += [f"{key} {one.get(key, '-')} / {two.get(key, '-')}" for key in keys]
+        elif not _FOLLOWS.get(name, set()).intersection(names):
+            words.append(f"{name} {str(a[name])[:12]} / {str(b[name])[:12]}")
+    return words
+
+
+def _facts(a: Side, b: Side, frame: pd.DataFrame) -> tuple[list[Difference], list[str]]:
+    """The facts that differ in matched cells, and those that are known and never do."""
+    differences, same = [], []
+    for what in (*PLACE, *_CODE):
+        ids = zip(frame["cells_a"], frame["cells_b"], strict=True)
+        both = [(_fact(a, one, what), _fact(b, other, what)) for one, other in ids]
+        odd = [pair for pair in both if pair[0] != pair[1]]
+        differences += [Difference(what, *pair, odd.count(pair)) for pair in dict.fromkeys(odd)]
+        if not odd and all(one for one, _ in both):
+            same.append(what)
+    return differences, same
+
+
+def _fact(side: Side, ids: str, what: str) -> str:
+    """What the tags of a side's cells say; empty where they say nothing."""
+    tags = [side.cells[cell].run.data.tags for cell in ids.split()]
+    found = dict.fromkeys(tag.get(f"tinygpt.{_CODE.get(what, what)}", "") for tag in tags)
+    return ", ".join(value[:10] if what in _CODE else value for value in found)

@@ -1,0 +1,276 @@
+"""Tables of what was measured: MLflow to DataFrame, and pairs of cells to speed-ups.
+
+``cells`` is one row a cell whatever its outcome. The paired tables compare cells that differ in
+one axis only, pool their rounds, and say how sure they are. Also an API for notebooks::
+
+    from runners.harness.tables import cache_speedup, cells
+    cache_speedup(cells("latest", where="batch.size>=4"))
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from runners.harness import stats
+from runners.harness.config.compose import flatten, to_dict
+from runners.harness.config.grammar import text_keys
+from runners.harness.config.paths import config_groups, results_dir
+from runners.harness.config.schema import BenchConfig, TrackingConfig
+from runners.harness.store.find import find_part
+from runners.harness.store.tracking import Store, open_store
+from runners.harness.tables import filters, noise
+from tinygpt.config import CACHE_KINDS
+
+TEXT = (
+    "cell sweep outcome reason model device cache sampler engine precision stable rates weights "
+    "prompt machine torch sampling shape overrides noise"
+).split()
+WHOLE = (
+    "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes peak_memory_bytes"
+).split()
+REAL = (
+    "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms compile_s limit_ms "
+    "limit_share others_cpu_share reference_drift"
+).split()
+
+APPROXIMATE = " (approximate)"
+"""After the kind of a cache that is no pure speed-up, in every table."""
+_SETS = {"batch": "batch.size", "length": "length.new_tokens"}
+"""What a group is about, where that is not its kind."""
+_ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
+SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
+_KEY = ["shape", "weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
+_KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
+
+
+def cells(sweep: str = "latest", store: Store | None = None, where: str = "") -> pd.DataFrame:
+    """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, ``ID-NUMBER`` for one
+    cell of a sweep, several with commas, or ``latest``; those that fit ``where``,
+    ``batch.size>=4 and device=cpu``. ValueError where there is no such sweep or cell, or more than
+    one with that prefix, and for a wrong ``where``.
+    """
+    return selected(sweep, store, where)[0]
+
+
+def selected(
+    sweep: str = "latest", store: Store | None = None, where: str = ""
+) -> tuple[pd.DataFrame, str]:
+    """``cells``; and where ``where`` leaves none, which of its conditions took the last."""
+    filters.parse(where)  # what is wrong with it is said before anything is looked up
+    store = store or open_store(TrackingConfig(dir=str(results_dir())))
+    found: dict[str, tuple[Any, str]] = {}
+    for word in sweep.split(","):
+        top, part = find_part(store, word.strip(), ("bench",), key="sweep")
+        found |= {cell.cell: (cell.run, top.overrides) for cell in part}
+    rows = [_row(run) | {"overrides": overrides} for run, overrides in found.values()]
+    noise.mark(rows)  # before some are left out: a sweep's noise is that of all its cells
+    facts = [
+        _facts(run, row) if where else {}
+        for (run, _), row in zip(found.values(), rows, strict=True)
+    ]
+    kept, note = filters.select(where, facts, *_keys())
+    return _typed(pd.DataFrame([rows[n] for n in kept])), note
+
+
+def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every cache against none: device x batch x new tokens, both rates, the speed-up."""
+    rows = []
+    for common, sides in _pairs(frame, "cache"):
+        for kind in sides:
+            if "none" in sides and kind != "none":
+                rows.append(common | {"cache": kind} | ratio(sides[kind], sides["none"], "none"))
+    columns = [*(name for name in SORT if name != "cache"), "cache", *ratio_columns("none")]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def device_comparison(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every other device against the CPU, and which one wins."""
+    rows = []
+    for common, sides in _pairs(frame, "device", "threads", "machine", "torch"):
+        for kind in _ORDER["device"][1:]:
+            if "cpu" in sides and kind in sides:
+                row = common | {"device": kind} | ratio(sides[kind], sides["cpu"], "cpu")
+                wins = {"faster": kind, "slower": "cpu", "same": "neither"}
+                rows.append(row | {"wins": wins.get(row["verdict"], "unclear")})
+    columns = [*(name for name in SORT if name != "device"), "device", *ratio_columns("cpu")]
+    return pd.DataFrame(rows, columns=[*columns, "wins"])
+
+
+def crossovers(devices: pd.DataFrame) -> list[str]:
+    """From which batch on each device wins, one line for each series of the device table."""
+    lines: list[str] = []
+    if devices.empty:
+        return lines
+    series = ["model", "sampler", "engine", "precision", "new_tokens", "cache", "device"]
+    for names, group in devices.groupby(series, sort=False, observed=True):
+        what = dict(zip(series, names, strict=True))
+        ahead = group.sort_values("batch")
+        wins = ahead["wins"].eq(str(what["device"])).to_numpy()
+        title = f"{what['device']} ({what['new_tokens']} new tokens, cache {what['cache']})"
+        unclear = ahead["batch"][ahead["wins"].eq("unclear")].astype(str)
+        but = f"; unclear at batch {', '.join(unclear)}" if len(unclear) else ""
+        always = [i for i in range(len(wins)) if wins[i:].all()]
+        if always:
+            lines.append(f"{title} wins from batch {ahead['batch'].iloc[always[0]]} on{but}")
+        else:
+            lines.append(f"{title} does not win up to batch {ahead['batch'].max()}{but}")
+    return lines
+
+
+def read_csv(path: Path | str) -> pd.DataFrame:
+    """A cells table from its csv, as it was written: ``none`` stays a word."""
+    text = Path(path).read_text(encoding="utf-8")
+    return _typed(pd.read_csv(StringIO(text), dtype=str, keep_default_na=False))
+
+
+def _row(run: Any) -> dict[str, Any]:
+    params, tags, metrics = run.data.params, run.data.tags, run.data.metrics
+    sampling = {key: value for key, value in params.items() if key.startswith("sampler.")}
+    shape = {key: value for key, value in params.items() if key.startswith("model.")}
+    return {
+        "cell": tags["tinygpt.cell"],
+        "sweep": tags["tinygpt.sweep"],
+        "outcome": tags["tinygpt.outcome"],
+        "reason": tags.get("tinygpt.reason", ""),
+        "model": params.get("choice.model"),
+        "device": params["device.kind"],
+        "threads": tags.get("tinygpt.threads"),
+        "batch": params["batch.size"],
+        "prompt_tokens": tags.get("tinygpt.prompt_tokens"),
+        "new_tokens": params["length.new_tokens"],
+        "cache": params["cache.kind"] + (APPROXIMATE if "tinygpt.approximate" in tags else ""),
+        "sampler": params.get("choice.sampler"),
+        "sampling": json.dumps(sampling, sort_keys=True),
+        "shape": json.dumps(shape, sort_keys=True),
+        "engine": params["engine.kind"],
+        "precision": params["precision.kind"],
+        "round": params["round"],
+        "seed": params["seed"],
+        "stable": tags.get("tinygpt.stable"),
+        "rates": tags.get("tinygpt.rates", "[]"),
+        "weights": tags.get("tinygpt.weights_sha256"),
+        "prompt": tags.get("tinygpt.prompt_sha256"),
+        "machine": tags.get("tinygpt.machine"),
+        "torch": tags.get("tinygpt.torch"),
+        "low": metrics.get("output_tok_per_s_low"),
+        "high": metrics.get("output_tok_per_s_high"),
+        **{name: metrics.get(name) for name in (*WHOLE, *REAL) if name in metrics},
+    }
+
+
+def _keys() -> tuple[set[str], str]:
+    """What ``where`` may ask about, whatever the rows have: every key, and all of it in words."""
+    groups = config_groups()
+    told = (
+        f"there are the groups ({', '.join(sorted(groups))}), the keys of the config (batch.size), "
+        "and the columns of table=cells format=csv (outcome, output_tok_per_s)"
+    )
+    return {*TEXT, *WHOLE, *REAL, *groups, *flatten(to_dict(BenchConfig()))}, told
+
+
+@lru_cache(maxsize=1)
+def _texts() -> frozenset[str]:
+    return frozenset({*TEXT, *text_keys(BenchConfig)})
+
+
+def _facts(run: Any, row: dict[str, Any]) -> filters.Facts:
+    """What ``where`` may ask about a cell: its config, its figures, its row, and its groups, each
+    by the name of the option that was chosen and by what it sets.
+    """
+    params = run.data.params
+    known = {**params, **run.data.metrics, **row}
+    facts = {key: filters.values(value, text=key in _texts()) for key, value in known.items()}
+    for group in config_groups():
+        sets = params.get(_SETS.get(group, f"{group}.kind"))
+        facts[group] = filters.values(params.get(f"choice.{group}"), sets)
+    return facts
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The fixed columns with their types, in the order in which a person expects the rows."""
+    frame = frame.reindex(columns=[*TEXT, *WHOLE, *REAL])
+    for name in TEXT:
+        frame[name] = frame[name].astype("string").fillna("")
+    for name in WHOLE:
+        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("Int64")
+    for name in REAL:
+        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
+
+    def rank(column: pd.Series) -> pd.Series:
+        order = _ORDER.get(str(column.name))
+        if not order:
+            return column
+        places = {name: n for n, name in enumerate(order)}
+        return column.str.removesuffix(APPROXIMATE).map(places)
+
+    return frame.sort_values([*SORT, "round", "cell"], key=rank, ignore_index=True)
+
+
+def _pairs(
+    frame: pd.DataFrame, axis: str, *with_it: str
+) -> Iterator[tuple[dict[str, Any], dict[str, pd.DataFrame]]]:
+    """Groups of ok cells alike in all but ``axis`` (and what belongs to it), by its value.
+
+    A side that is several groups by itself, the same cell on two machines, say, is no side.
+    """
+    measured = frame[frame["outcome"].eq("ok") & frame["rates"].ne("[]")]
+    key = [name for name in _KEY if name not in (axis, *with_it)]
+    shown = [name for name in SORT if name != axis]
+    for _, group in measured.groupby(key, sort=False, dropna=False):
+        if group[axis].nunique() < 2:
+            continue
+        sides = {
+            str(value): side
+            for value, side in group.groupby(axis, sort=False)
+            if not with_it or len(side[list(with_it)].drop_duplicates()) == 1
+        }
+        yield {name: group[name].iloc[0] for name in shown}, sides
+
+
+def ratio_columns(base_name: str) -> list[str]:
+    """The names of what ``ratio`` returns."""
+    rates = [f"{base_name}_tok_per_s", "tok_per_s"]
+    ends = [f"{base_name}_lowest", f"{base_name}_highest", "lowest", "highest"]
+    return [*rates, "speedup", "low", "high", "verdict", f"n_{base_name}", "n", *ends, "noise"]
+
+
+def ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
+    """Both rates, pooled over rounds, with the ends of their ranges, and how many times
+    ``base``'s ``side``'s is.
+    """
+    side, base = (s.sort_values(["sweep", "round"]) for s in (side, base))
+    a, b = ([json.loads(text) for text in s["rates"]] for s in (side, base))
+    same_yardstick = side["device"].iloc[0] == base["device"].iloc[0]
+    times = [s["reference_ms"].dropna().tolist() if same_yardstick else [] for s in (side, base)]
+    turns = [s[["sweep", "round"]].to_numpy().tolist() for s in (side, base)]
+    mark = noise.together([*side.to_dict("records"), *base.to_dict("records")])
+    pair = stats.Pair(
+        *(a, b, stats.drift(*times)), shared=turns[0] == turns[1], quiet=mark == noise.QUIET
+    )
+    result = stats.compare(pair)
+    return {
+        **rates(b, f"{base_name}_"),
+        **rates(a),
+        "speedup": result.ratio,
+        "low": result.low,
+        "high": result.high,
+        "verdict": result.verdict,
+        f"n_{base_name}": result.n[1],
+        "n": result.n[0],
+        "noise": mark,
+    }
+
+
+def rates(rounds: Sequence[Sequence[float]], prefix: str = "") -> dict[str, float]:
+    """The rate (tokens/s) of all rounds' repeats together, and the ends of their range."""
+    every = stats.pooled(rounds)
+    return {
+        f"{prefix}tok_per_s": stats.median_rate(every),
+        f"{prefix}lowest": min(every),
+        f"{prefix}highest": max(every),
+    }

@@ -1,0 +1,186 @@
+"""The texts of a sweep side by side: a table to compare, a page to read."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from runners.harness.launch import progress
+from runners.harness.launch.app import Sweep
+from runners.harness.launch.tracked import outcome_of, tracked_sweep
+from runners.harness.report import render
+from runners.harness.store.disk import read_rows
+from runners.harness.store.tracking import Store
+from runners.harness.text import figures as text_figures
+from runners.harness.text.stream import printable
+
+COLUMNS = (
+    "setting prompt outcome new_tokens distinct_2 longest_repeat_tokens mean_logprob_nats opening "
+    "text longest_repeat reason"
+).split()
+_SHORT = 40
+_MARKED = 3
+"""Tokens from which on a repeat is worth marking in a page."""
+
+
+@contextmanager
+def tracked(sweep: Sweep) -> Iterator[None]:
+    """The sweep's texts are written inside; then they are put side by side."""
+    with tracked_sweep("sample", sweep, _sum_up), progress.named_by(set(sweep.axes)):
+        yield
+
+
+def _sum_up(store: Store, folder: Path) -> str:
+    frame = grid(folder)
+    shown = frame.drop(columns=["text", "longest_repeat"])
+    for name in ("setting", "prompt", "opening"):
+        shown[name] = shown[name].map(_short, na_action="ignore")
+    table = render.Table(
+        "samples",
+        shown,
+        "samples (figures of the new tokens; opening: shares its first tokens with)",
+        "no text was written",
+    )
+    render.write(folder / "tables", [table], frame)
+    for name, page in (("samples.md", to_markdown(frame)), ("samples.html", to_html(frame))):
+        (folder / "tables" / name).write_text(page, encoding="utf-8")
+    render.show(table)
+    print(f"the texts side by side: {folder / 'tables' / 'samples.html'}")
+    return outcome_of(folder)
+
+
+def _short(text: str) -> str:
+    """A prompt or setting that cannot steer a terminal or push the figures out of it."""
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
+
+
+def grid(folder: Path) -> pd.DataFrame:
+    """One row a text of the sweep in ``folder``, from disk, with the columns ``COLUMNS``."""
+    settings = _settings(folder)
+    rows, ids = [], []
+    for path, setting in zip(_cells(folder), settings, strict=True):
+        cell = json.loads(path.read_text(encoding="utf-8"))
+        known = {"setting": setting, "outcome": cell["outcome"], "reason": cell.get("reason", "")}
+        lines = path.with_name("generations.jsonl")
+        texts = read_rows(lines.read_text(encoding="utf-8")) if lines.is_file() else []
+        for row in texts or [{}]:
+            new = row.get("new_ids", [])
+            rows.append({**row, **known, "new_tokens": len(new)})
+            ids.append(new)
+    for row, opening in zip(rows, _openings(rows, ids), strict=True):
+        row["opening"] = opening
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def _settings(folder: Path) -> list[str]:
+    """What sets each cell apart from the others: ``greedy`` where one group is swept over, and
+    ``sampler=greedy seed=2`` where it is more.
+    """
+    files = [path.with_name("overrides.yaml") for path in _cells(folder)]
+    every = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
+    shared = set.intersection(*map(set, every)) if len(every) > 1 else set()
+    own = [[word for word in overrides if word not in shared] for overrides in every]
+    if all(len(words) == 1 for words in own):
+        return [words[0].partition("=")[2] for words in own]
+    return [" ".join(words) or "as it is" for words in own]
+
+
+def _cells(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/cell.json"), key=lambda path: int(path.parent.name))
+
+
+def _openings(rows: list[dict[str, Any]], ids: list[list[int]]) -> list[str]:
+    """With which other setting each text shares the most first tokens, after the same prompt."""
+    found = []
+    for row, new in zip(rows, ids, strict=True):
+        shared = [
+            (text_figures.common_prefix(new, other_ids), other["setting"])
+            for other, other_ids in zip(rows, ids, strict=True)
+            if other["setting"] != row["setting"] and other.get("prompt") == row.get("prompt")
+        ]
+        most, setting = max(shared, key=lambda pair: pair[0], default=(0, ""))
+        found.append(f"{setting} ({most})" if most else "")
+    return found
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """Settings side by side as a table, the text last."""
+    lines = ["| setting | distinct-2 | longest repeat | log-probability | opening | text |"]
+    lines.append("| --- | ---: | ---: | ---: | --- | --- |")
+    for row in _records(frame):
+        setting, opening, text = map(_plain, (row["setting"], row["opening"], _cell_text(row)))
+        lines.append(f"| {' | '.join([setting, *_figures(row), opening, text])} |")
+    return "\n".join([*lines, ""])
+
+
+def _plain(text: str) -> str:
+    """A text that a markdown table shows as it is."""
+    text = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
+    return re.sub(r"\r\n|\r|\n", "<br>", text)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _cell_text(row: dict[str, Any]) -> str:
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['reason']}"
+    return f"{row['prompt']}{row['text']}"
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    forms = {"distinct_2": ".2f", "longest_repeat_tokens": ".0f", "mean_logprob_nats": ".2f"}
+    return ["-" if pd.isna(row[name]) else format(row[name], form) for name, form in forms.items()]
+
+
+def to_html(frame: pd.DataFrame) -> str:
+    """One page that needs nothing else: a card a text, its longest repeat marked."""
+    cards = "\n".join(_card(row) for row in _records(frame))
+    return f"""\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>samples</title><style>{_STYLE}</style></head><body>
+<main>
+{cards}
+</main>
+<p>distinct-2: distinct pairs of neighbouring tokens over all pairs. Marked: the longest run of \
+tokens that comes again. Log-probability: the model's own, mean of a token, in nats.</p>
+</body></html>
+"""
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem; }
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(20rem, 1fr)); gap: 1rem; }
+article { border: 1px solid #8886; border-radius: 8px; padding: .8rem 1rem; }
+h2 { font-size: 1rem; margin: 0; }
+dl { display: flex; flex-wrap: wrap; gap: 0 1rem; margin: .2rem 0 .6rem; font-size: .85rem; }
+dl div { display: flex; gap: .3rem; } dt { opacity: .65; } dd { margin: 0; }
+pre { font: 14px/1.5 Georgia, serif; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
+mark { background: #f7d25480; color: inherit; }
+p { font-size: .85rem; opacity: .75; }
+"""
+
+
+def _card(row: dict[str, Any]) -> str:
+    names = ("distinct-2", "longest repeat", "log-probability", "opening as")
+    figures = dict(zip(names, [*_figures(row), row["opening"] or "-"], strict=True))
+    described = "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in figures.items())
+    if row["outcome"] == "ok":
+        parts, repeat = [row["text"]], row["longest_repeat"]
+        if row["longest_repeat_tokens"] >= _MARKED and repeat.strip():
+            parts = row["text"].split(repeat)
+        text = f"<mark>{escape(repeat)}</mark>".join(map(escape, parts))
+        body = f"<pre><b>{escape(row['prompt'])}</b>{text}</pre>"
+    else:
+        body = f"<pre>{escape(_cell_text(row))}</pre>"
+    return f"<article><h2>{escape(row['setting'])}</h2><dl>{described}</dl>{body}</article>"

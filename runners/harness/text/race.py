@@ -1,0 +1,257 @@
+"""Two passes over the same prompt, one without a cache and one with, each alone on the machine.
+
+Every step is timed, so that both can be replayed side by side at the speed they really had. Greedy
+and one row: what differs between the two is the cache and nothing else.
+
+Shapes: P prompt tokens, N new tokens.
+"""
+
+import math
+from bisect import bisect_right
+from codecs import getincrementaldecoder
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from statistics import median
+from time import perf_counter, sleep
+
+import torch
+from torch import Tensor
+
+from runners.harness.config.checks import read_prompt
+from runners.harness.config.text_schema import RaceConfig
+from runners.harness.measure import subject as inputs
+from runners.harness.measure import timing
+from tinygpt.cache import CACHES
+from tinygpt.config import CacheConfig, SamplerConfig
+from tinygpt.engines import Engine, make_engine
+from tinygpt.generation import OnToken, Pick, go_on
+from tinygpt.model import GPT
+from tinygpt.sampling import make_sampler
+from tinygpt.tokenizer import Tokenizer
+
+Report = Callable[[str], None]
+"""Told what is being done, never inside timed code."""
+
+FRAME_S = 0.05
+WHOLE_S = 50.0
+"""Seconds that measuring and replaying may take together at true speed."""
+MIN_REPLAY_S = 10.0
+
+_WARM_UP_STEPS, _WARM_UP_STRIDE, _ENDS = 64, 16, 16
+
+
+def side_name(kind: str) -> str:
+    """What a pass with that kind of cache is called."""
+    return "without a cache" if kind == "none" else f"with the {kind} cache"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One pass."""
+
+    cache: str
+    """Its kind; ``none`` runs the whole window again at every step."""
+    step_s: list[float]
+    """(N) seconds of each step, the prefill first."""
+    fed: list[int]
+    """(N) tokens that each step runs through the model to get one."""
+    ids: list[int]
+    """(N) new tokens."""
+    pieces: list[bytes]
+    """(N) their bytes; a character may begin in one and end in another."""
+
+    @property
+    def name(self) -> str:
+        return side_name(self.cache)
+
+    @cached_property
+    def ends_s(self) -> list[float]:
+        """(N) seconds from the start to the end of each step."""
+        return list(accumulate(self.step_s))
+
+    @cached_property
+    def fed_so_far(self) -> list[int]:
+        """(N) tokens run up to the end of each step."""
+        return list(accumulate(self.fed))
+
+    @property
+    def total_s(self) -> float:
+        return self.ends_s[-1]
+
+    def done(self, at_s: float) -> int:
+        """Steps that have ended ``at_s`` seconds after the start."""
+        return bisect_right(self.ends_s, at_s)
+
+    def text(self, steps: int) -> str:
+        """What the first steps wrote, without a character that only a later one completes."""
+        decoder = getincrementaldecoder("utf-8")(errors="replace")
+        return decoder.decode(b"".join(self.pieces[:steps]), final=steps == len(self.pieces))
+
+    @property
+    def n_ends(self) -> int:
+        """Steps that stand for the beginning, and as many for the end."""
+        return min(_ENDS, len(self.step_s) // 2)
+
+    @property
+    def first_ms(self) -> float:
+        """Milliseconds of a step at the beginning: a median, since a lone step is hit by chance."""
+        return median(self.step_s[: self.n_ends]) * 1e3
+
+    @property
+    def last_ms(self) -> float:
+        """Milliseconds of a step at the end."""
+        return median(self.step_s[-self.n_ends :]) * 1e3
+
+
+@dataclass(frozen=True)
+class Race:
+    """Both passes, and what they were."""
+
+    prompt: str
+    prompt_tokens: int
+    setting: str
+    """What ran where, in words."""
+    window: int
+    """Tokens that the model can look back on."""
+    without: Side
+    cached: Side
+    measured_s: float = 0.0
+    """Seconds that loading, warming up and both passes took."""
+    notes: list[str] = field(default_factory=list)
+    exact: bool = True
+    """Whether the cache is to write the same text, inside the window."""
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.without, self.cached
+
+    @property
+    def new_tokens(self) -> int:
+        return len(self.without.ids)
+
+    @property
+    def slower_s(self) -> float:
+        """Seconds of the slower one."""
+        return max(side.total_s for side in self.sides)
+
+    @property
+    def first_difference(self) -> int | None:
+        """Index of the first new token that the two do not share."""
+        pairs = zip(self.without.ids, self.cached.ids, strict=True)
+        return next((n for n, (one, other) in enumerate(pairs) if one != other), None)
+
+
+def fed(kind: str, prompt_tokens: int, new_tokens: int, window: int) -> list[int]:
+    """Tokens that each step runs through the model: the window so far, or what a cache lacks."""
+    if kind == "none":
+        return [min(n, window) for n in range(prompt_tokens, prompt_tokens + new_tokens)]
+    return [min(prompt_tokens, window), *[1] * (new_tokens - 1)]
+
+
+def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
+    """Run the prompt without a cache, then with ``config.cache``; raises what either runs into."""
+    start = perf_counter()
+    report("load")
+    device, notes = torch.device(config.device.kind), list[str]()
+    model = inputs.make_model(config, device)
+    tokenizer = inputs.make_tokenizer(config, notes)
+    text = read_prompt(config.prompt)
+    assert tokenizer is not None, "check_text has looked for it"
+    assert text is not None, "the config has a default"
+    prompt = inputs.encode(text, tokenizer, config.model, notes).to(device)
+    sides = [
+        _side(config, cache, model, tokenizer, prompt, report)
+        for cache in (CacheConfig(kind="none"), config.cache)
+    ]
+    threads = f", threads {torch.get_num_threads()}" if device.type == "cpu" else ""
+    kinds = f"{config.precision.kind}, {config.engine.kind}"
+    return Race(
+        prompt=tokenizer.decode(prompt[0].tolist()),
+        prompt_tokens=prompt.shape[1],
+        setting=f"{config.checkpoint} on {device.type}{threads}, {kinds}",
+        window=config.model.context_length,
+        without=sides[0],
+        cached=sides[1],
+        measured_s=perf_counter() - start,
+        notes=notes,
+        exact=CACHES[config.cache.kind].exact,
+    )
+
+
+def _side(
+    config: RaceConfig,
+    cache: CacheConfig,
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompt: Tensor,
+    report: Report,
+) -> Side:
+    """One pass over ``prompt`` (1, P), timed step by step after a warm-up."""
+    prompt_tokens, new_tokens = prompt.shape[1], config.length.new_tokens
+    ran = fed(cache.kind, prompt_tokens, new_tokens, config.model.context_length)
+    synchronize = timing.synchronizer(prompt.device)
+    end = prompt_tokens + new_tokens
+    engine = make_engine(
+        config.engine, model, cache, batch=1, max_positions=end, precision=config.precision
+    )
+    sampler = make_sampler(SamplerConfig(), batch=1, seed=config.seed, device=prompt.device)
+    name = side_name(cache.kind)
+    report(f"{name}: warm-up")
+    start = perf_counter()
+    sampler.reset(prompt, config.model.vocab_size)
+    steps = _warm_up(engine, cache.kind, prompt, ran, sampler)
+    synchronize()
+    expected_s, ids = (perf_counter() - start) / steps * new_tokens, prompt
+
+    def generate(on_token: OnToken) -> None:
+        nonlocal ids
+        on_token(prompt[:, 0])  # the gap from here to the first new token is the prefill
+        ids = engine.generate(prompt, new_tokens, sampler, on_token)
+
+    report(f"{name}: {new_tokens:,} tokens, about {max(1.0, expected_s):,.0f} s")
+    sampler.reset(prompt, config.model.vocab_size)
+    step_s = timing.traced_gaps(generate, synchronize)
+    sampler.check()
+    new_ids = ids[0, prompt_tokens:].tolist()
+    pieces = [tokenizer.decode_bytes([token_id]) for token_id in new_ids]
+    return Side(cache.kind, step_s, ran, new_ids, pieces)
+
+
+def _warm_up(engine: Engine, kind: str, prompt: Tensor, ran: list[int], pick: Pick) -> int:
+    """First use of all that the pass will do; returns the steps run.
+
+    Without a cache a whole pass is too long: one step at every 16th of its lengths, and its last.
+    """
+    if kind != "none":
+        steps = min(len(ran), _WARM_UP_STEPS)
+        engine.generate(prompt, steps, pick, go_on)
+        return steps
+    text = prompt.repeat(1, -(-ran[-1] // prompt.shape[1]))
+    lengths = [*range(ran[0], ran[-1], _WARM_UP_STRIDE), ran[-1]]
+    for length in lengths:
+        engine.generate(text[:, :length], 1, pick, go_on)
+    return len(lengths)
+
+
+def speed(race: Race) -> float:
+    """How much faster than true the replay is, so that the whole stays under a minute."""
+    left_s = max(WHOLE_S - race.measured_s, MIN_REPLAY_S)
+    return max(1.0, math.ceil(10 * race.slower_s / left_s) / 10)
+
+
+def replay(
+    race: Race,
+    draw: Callable[[float], None],
+    factor: float = 1.0,
+    clock: Callable[[], float] = perf_counter,
+    wait: Callable[[float], None] = sleep,
+) -> None:
+    """Call ``draw`` frame by frame with the seconds since both started, until both are done."""
+    start, at_s = clock(), 0.0
+    while at_s < race.slower_s:
+        draw(at_s)
+        wait(min(FRAME_S, (race.slower_s - at_s) / factor))
+        at_s = (clock() - start) * factor
+    draw(race.slower_s)

@@ -1,0 +1,248 @@
+"""The race on the screen: both passes replayed side by side at true speed, then what it came to.
+
+Drawn by the main thread only. Prompts and texts are text: no markup, no control characters.
+"""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from runners.harness.launch import progress
+from runners.harness.text.race import Race, Report, Side, replay, speed
+from runners.harness.text.stream import printable
+
+MIN_WIDTH, MIN_HEIGHT = 60, 18
+_MOST_ROWS = 36
+_SUMMARY_LINES = 9
+_LONGEST_TAIL = 8000
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_STYLES = ("yellow", "green")
+_CLEARLY, _APART, _DISTURBED = 1.1, 1.25, 1.5
+
+
+@contextmanager
+def phases() -> Iterator[Report]:
+    """Say on standard error, where it is a terminal, what is being measured; gone at the end."""
+    live = Live(console=progress.console, auto_refresh=False, transient=True)
+    try:
+        with live:
+            yield lambda phase: live.update(_line(f"race: {phase}"), refresh=True)
+    finally:
+        progress.console.show_cursor(True)
+
+
+def show(race: Race) -> None:
+    """Replay on a terminal; the summary anywhere."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a text may hold what the encoding does not
+    console = _console()
+    if _fits(console):
+        factor = speed(race)
+        live = Live(console=console, auto_refresh=False)
+
+        def draw(at_s: float) -> None:
+            live.update(_frame(race, at_s, factor, console), refresh=True)
+
+        try:
+            with live:
+                replay(race, draw, factor)
+        finally:
+            console.show_cursor(True)  # also where a stop came while Live was starting
+    else:
+        console.print(Text(_header(race)))
+    for line in summary(race):
+        console.print(Text(line))
+
+
+def _console() -> Console:
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=80, force_terminal=False)
+
+
+def _fits(console: Console) -> bool:
+    width, height = console.size
+    if not console.is_interactive or (width >= MIN_WIDTH and height >= MIN_HEIGHT):
+        return console.is_interactive
+    progress.complain(
+        f"no replay: the terminal is {width}x{height}, and two texts side by side need "
+        f"{MIN_WIDTH}x{MIN_HEIGHT}; make it larger"
+    )
+    return False
+
+
+def _frame(race: Race, at_s: float, factor: float, console: Console) -> Group:
+    """Both sides ``at_s`` seconds after their start, with room for the summary below."""
+    width, height = console.size
+    header = [_line(_header(race))]
+    if factor > 1:
+        words = f"replayed {factor:g} times as fast as it was: that took {race.slower_s:,.0f} s"
+        header.append(_line(words, "bold red"))
+    rows = max(min(height - _SUMMARY_LINES - len(header), _MOST_ROWS), 8)
+    size = max((width - 2) // 2, 5), rows  # two columns for the ^C that a terminal writes
+    both = Table.grid()
+    pairs = zip(race.sides, _STYLES, strict=True)
+    both.add_row(*(_panel(race, side, style, at_s, size, console) for side, style in pairs))
+    return Group(*header, both)
+
+
+def _panel(
+    race: Race, side: Side, style: str, at_s: float, size: tuple[int, int], console: Console
+) -> Panel:
+    """One side in ``size`` columns and rows: its text, its counts, its time per token."""
+    width, height = size[0] - 4, size[1] - 2
+    n, chart_rows = side.done(at_s), max(1, height // 5)
+    step = f"this step: {_tokens(side.fed[max(n - 1, 0)])} run"
+    step += f", {_digits(side.step_s[n - 1] * 1e3)} ms" if n else ""
+    rate = f", {_digits(n / side.ends_s[n - 1])} tok/s" if n else ""
+    top_ms = max(max(_bins(one, race.new_tokens, width)) for one in race.sides) * 1e3
+    bins = _bins(side, n, width)
+    lines = [
+        *_tail(race, side, n, width, max(height - 4 - chart_rows, 1), console),
+        _bar(n, race.new_tokens, width, style),
+        _line(step),
+        _line(f"so far: {side.fed_so_far[n - 1] if n else 0:,} run{rate}"),
+        _line(f"ms per token, top {_digits(top_ms)}:", "dim"),
+        *(_line(row, style) for row in chart(bins, top_ms / 1e3, chart_rows)),
+    ]
+    title = Text(f"{side.name}: {min(at_s, side.total_s):.2f} s")
+    border = f"bold {style}" if n == race.new_tokens else "dim"
+    return Panel(Group(*lines), title=title, width=size[0], height=size[1], border_style=border)
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _bar(n: int, of: int, width: int, style: str) -> Text:
+    count = f"{n:,} of {of:,} "
+    room = max(width - len(count), 0)
+    full = room * n // of
+    return _line(count).append("━" * full, style).append("━" * (room - full), "dim")
+
+
+def _tail(race: Race, side: Side, n: int, width: int, rows: int, console: Console) -> list[Text]:
+    """The last lines of the text after ``n`` steps."""
+    text = Text().append(_visible(race.prompt), "dim").append(_visible(side.text(n)))
+    # Wrapping all of a very long text takes longer than a frame; the cut moves seldom, not always.
+    cut = max(0, (len(text) // _LONGEST_TAIL - 1) * _LONGEST_TAIL)
+    lines = list(text[cut:].wrap(console, max(width, 2), overflow="fold"))[-rows:]
+    return lines + [Text("")] * (rows - len(lines))
+
+
+def _visible(text: str) -> str:
+    """No character that would steer the terminal, and none that is as wide as it likes."""
+    return printable(text.replace("\r\n", "\n").replace("\t", " "))
+
+
+def _bins(side: Side, n: int, width: int) -> list[float]:
+    """Seconds of the first ``n`` steps, all steps being ``width`` columns: each column's median."""
+    of = len(side.step_s)
+    columns = max(1, min(width, of))
+    bins: list[list[float]] = [[] for _ in range(columns)]
+    for step, seconds in enumerate(side.step_s[:n]):
+        bins[step * columns // of].append(seconds)
+    return [median(found) for found in bins if found]
+
+
+def chart(values: list[float], top: float, rows: int) -> list[str]:
+    """A column a value, ``top`` filling all rows; the highest row first."""
+    levels = [max(1, round(8 * rows * value / top)) for value in values]
+    return [
+        "".join(_BLOCKS[min(max(level - 8 * row, 0), 8)] for level in levels)
+        for row in reversed(range(rows))
+    ]
+
+
+def _header(race: Race) -> str:
+    short = Text(json.dumps(_visible(race.prompt), ensure_ascii=False)[1:-1])
+    short.truncate(24, overflow="ellipsis")
+    return f'{race.new_tokens:,} tokens after "{short.plain}": {race.setting}'
+
+
+def summary(race: Race) -> list[str]:
+    """Both passes in figures, and what they say."""
+    ends = race.without.n_ends
+    rows = [["", "tokens run", f"ms: first {ends}", f"last {ends}", "total s", "tok/s"]]
+    for side in race.sides:
+        figures = side.first_ms, side.last_ms, side.total_s, race.new_tokens / side.total_s
+        rows.append([side.name, f"{sum(side.fed):,}", *map(_digits, figures)])
+    return [
+        *("{:23}{:>12}{:>14}{:>10}{:>10}{:>9}".format(*row) for row in rows),
+        sentence(race),
+        same_text(race),
+        *disturbed(race),
+        *(f"note: {note}" for note in race.notes),
+    ]
+
+
+def sentence(race: Race) -> str:
+    """Why the one took longer than the other, or why it did not."""
+    slow, fast = race.sides
+    tokens, ratio = (sum(slow.fed), sum(fast.fed)), slow.total_s / fast.total_s
+    work = (
+        f"Without a cache step {race.new_tokens:,} runs {_tokens(slow.fed[-1])} through the model "
+        f"to get one; with it, {fast.fed[-1]}: {tokens[0]:,} tokens in all against {tokens[1]:,}"
+    )
+    if ratio >= _CLEARLY:
+        times = f"{_digits(tokens[0] / tokens[1])} times the work, {ratio:.1f} times the time"
+        return f"{work}, {times}."
+    same = f"about the same time ({_digits(slow.total_s)} s and {_digits(fast.total_s)} s)"
+    longer = f"the cache took {1 / ratio:.1f} times as long"
+    yet = f"{work}, and yet {same if ratio > 1 / _CLEARLY else longer}"
+    one_ms = _digits(fast.last_ms)
+    steps = f"{_digits(slow.last_ms)} ms for {_tokens(slow.fed[-1])}, {one_ms} ms for 1"
+    if slow.last_ms > _APART * fast.last_ms:
+        return (
+            f"{yet}: by the end a step is cheaper with it ({steps}); a longer text has more such."
+        )
+    if fast.last_ms > _APART * slow.last_ms:
+        return f"{yet}: a step costs more with it than running the tokens again ({steps})."
+    return f"{yet}: a step costs about the same whatever it runs ({steps})."
+
+
+def same_text(race: Race) -> str:
+    """Whether both wrote the same, as they must inside the window unless a cache approximates."""
+    at, window = race.first_difference, race.window
+    if at is None:
+        return f"Both wrote the same {race.new_tokens:,} tokens."
+    part = f"The texts part at new token {at + 1:,} of {race.new_tokens:,}"
+    if not race.exact:
+        return f"{part}: the {race.cached.cache} cache is an approximation, and its text another."
+    if at >= window + 1 - race.prompt_tokens:
+        return f"{part}, past the window of {window}: a cache holds what a rerun has forgotten."
+    return (
+        f"{part}, inside the window of {window}, where only a tie by rounding can part them: "
+        "python -m runners.verify looks closer."
+    )
+
+
+def disturbed(race: Race) -> list[str]:
+    """A note for each side whose steps on the way took longer than those at both its ends."""
+    notes = []
+    for side in race.sides:
+        usual_s = max(side.first_ms, side.last_ms) / 1e3 * (race.new_tokens - 1)
+        times = sum(side.step_s[1:]) / usual_s  # the first is the prefill, a thing of its own
+        if times > _DISTURBED:
+            notes.append(
+                f"note: {side.name} steps took {times:.1f} times as long as those at its beginning "
+                "and its end: the machine was busy; run it again"
+            )
+    return notes
+
+
+def _tokens(n: int) -> str:
+    return f"{n:,} token{'s' if n != 1 else ''}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

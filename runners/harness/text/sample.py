@@ -1,0 +1,140 @@
+"""Texts that a model writes: each prompt by itself, whatever else is asked for with it."""
+
+from collections.abc import Callable
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runners.harness.config import checks
+from runners.harness.config.text_schema import SampleConfig
+from runners.harness.measure import fingerprint as identity
+from runners.harness.measure import subject as inputs
+from runners.harness.measure.guard import guarded
+from runners.harness.store.disk import CellResult
+from runners.harness.text import figures as text_figures
+from runners.harness.text.stream import TextStream
+from tinygpt.engines import Engine, make_engine
+from tinygpt.sampling import Sampler, make_sampler
+from tinygpt.tokenizer import Tokenizer
+
+Show = Callable[[str, str], None]
+"""Told a prompt, "" and then "", each piece of the text after it as it comes."""
+
+
+def sample(config: SampleConfig, show: Show) -> CellResult:
+    """Write a text after every prompt. Never raises for what the run itself runs into."""
+    return guarded(config.device, lambda result: _run(config, result, show))
+
+
+def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
+    device = torch.device(config.device.kind)
+    result.outcome, result.reason = inputs.obstacle(config, device)
+    if result.reason:
+        return
+    model = inputs.make_model(config, device)
+    tokenizer = inputs.make_tokenizer(config, result.notes)
+    assert tokenizer is not None, "checked before the run"
+    texts = checks.read_prompts(config.prompt)
+    prompts = [
+        _encode(config, texts, n, tokenizer, result.notes).to(device) for n in range(len(texts))
+    ]
+    new = config.length.new_tokens
+    engine = make_engine(
+        config.engine,
+        model,
+        config.cache,
+        batch=1,
+        max_positions=max(prompt.shape[1] for prompt in prompts) + new,
+        precision=config.precision,
+    )
+    sampler = make_sampler(config.sampler, batch=1, seed=config.seed, device=device)
+    result.tags |= identity.tags(
+        config, model, [prompt[0].tolist() for prompt in prompts], tokenizer
+    )
+    result.tags |= identity.approximate(config.cache)
+    for text, prompt in zip(texts, prompts, strict=True):
+        show(text, "")
+        writer = _Writer(config, engine, sampler, tokenizer)
+        row = writer.write(prompt, lambda piece: show("", piece))
+        result.generations.append({"prompt": text, **row})
+    _sum_up(result)
+
+
+def _encode(
+    config: SampleConfig, texts: list[str], n: int, tokenizer: Tokenizer, notes: list[str]
+) -> Tensor:
+    cut: list[str] = []
+    prompt = inputs.encode(texts[n], tokenizer, config.model, cut)
+    notes += [f"prompt {n + 1}: {note}" if len(texts) > 1 else note for note in cut]
+    return prompt
+
+
+class _Writer:
+    """Writes one text: draws, decodes, stops."""
+
+    def __init__(
+        self, config: SampleConfig, engine: Engine, sampler: Sampler, tokenizer: Tokenizer
+    ) -> None:
+        self._config, self._engine, self._sampler = config, engine, sampler
+        self._tokenizer, self._stream = tokenizer, TextStream(tokenizer, config.stop)
+        self._logprobs: list[Tensor] = []
+
+    def write(self, prompt: Tensor, show: Callable[[str], None]) -> dict[str, Any]:
+        """The text after ``prompt`` (1, P), as one row of generations; ``show`` gets its pieces."""
+
+        def on_token(ids: Tensor) -> bool:
+            show(self._stream.feed(int(ids[0])))
+            return self._stream.stopped
+
+        self._sampler.reset(prompt, self._config.model.vocab_size)
+        ids = self._engine.generate(prompt, self._config.length.new_tokens, self._pick, on_token)
+        self._sampler.check()
+        show(self._stream.end())
+        new = ids[0, prompt.shape[1] :].tolist()
+        repeat = text_figures.longest_repeat(new)
+        return {
+            "prompt_ids": prompt[0].tolist(),
+            "new_ids": new,
+            "text": self._stream.text,
+            "stopped": self._stream.stopped,
+            "distinct_2": text_figures.distinct_2(new),
+            "longest_repeat_tokens": len(repeat),
+            "longest_repeat": self._tokenizer.decode(repeat),
+            "mean_logprob_nats": float(torch.cat(self._logprobs).mean()) if new else None,
+        }
+
+    def _pick(self, logits: Tensor) -> Tensor:
+        ids = self._sampler(logits)
+        chosen = logits.float().log_softmax(dim=-1).gather(-1, ids[:, None])
+        self._logprobs.append(chosen[:, 0])
+        return ids
+
+
+def _sum_up(result: CellResult) -> None:
+    rows = result.generations
+    result.tags["tinygpt.tokens_sha256"] = identity.sha256([row["new_ids"] for row in rows])
+    figures: dict[str, float] = {"new_tokens": sum(len(row["new_ids"]) for row in rows)}
+    for name in ("distinct_2", "mean_logprob_nats"):
+        values = [row[name] for row in rows if row[name] is not None]
+        if values:
+            figures[name] = mean(values)
+    if figures["new_tokens"]:
+        figures["longest_repeat_tokens"] = max(row["longest_repeat_tokens"] for row in rows)
+    result.metrics |= figures
+    result.headline = headline(figures)
+    pages = [f"{row['prompt']}{row['text']}\n" for row in rows]
+    result.files["text.txt"] = "\n---\n".join(pages)
+
+
+def headline(figures: dict[str, float]) -> str:
+    """The figures of a text in one line."""
+    parts = [f"{figures['new_tokens']:.0f} tokens"]
+    if "distinct_2" in figures:
+        parts.append(f"distinct-2 {figures['distinct_2']:.2f}")
+    if "longest_repeat_tokens" in figures:
+        parts.append(f"longest repeat {figures['longest_repeat_tokens']:.0f}")
+    if "mean_logprob_nats" in figures:
+        parts.append(f"mean log-probability {figures['mean_logprob_nats']:.2f} nats")
+    return ", ".join(parts)
