@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_bench
-from runners.harness.config.compose import to_config
+from runners.harness.config.conversion import to_config
 from runners.harness.config.paths import config_groups, group_options
 from runners.harness.config.schema import BenchConfig
 from runners.harness.launch import app
@@ -58,15 +58,15 @@ def _show(kept: "Kept") -> None:
 
 
 def _prepare(cells: app.Sweep) -> app.Sweep:
-    from runners.harness.sweep import around as sweep
+    from runners.harness.sweep import around
 
-    return sweep.prepared(cells)
+    return around.prepared(cells)
 
 
 def _around_sweep(cells: app.Sweep) -> AbstractContextManager[None]:
-    from runners.harness.sweep import around as sweep
+    from runners.harness.sweep import around
 
-    return sweep.tracked(cells)
+    return around.tracked(cells)
 
 
 def _usage() -> str:

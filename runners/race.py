@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_text
-from runners.harness.config.compose import to_config
+from runners.harness.config.conversion import to_config
 from runners.harness.config.text_schema import RaceConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 
 if TYPE_CHECKING:
-    from runners.harness.store.disk import CellResult
+    from runners.harness.measure.result import CellResult
     from runners.harness.text.race import Race
 
 USAGE = """\

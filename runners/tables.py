@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness.config.compose import to_config
+from runners.harness.config.conversion import to_config
 from runners.harness.config.tools_schema import TablesConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 
 if TYPE_CHECKING:
-    from runners.harness.report.render import Table
+    from runners.harness.tables.table import Table
 
 USAGE = """\
 usage: python -m runners.tables [sweep=latest] [table=all] [where='...'] [format=rich]

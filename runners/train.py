@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness.config.compose import to_config, to_dict
+from runners.harness.config.conversion import to_config, to_dict
 from runners.harness.config.paths import absolute, why_not_published
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.errors import UsageError
@@ -20,7 +20,8 @@ from runners.harness.train import corpus
 from tinygpt.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from runners.harness.store.disk import CellResult, Place
+    from runners.harness.measure.result import CellResult
+    from runners.harness.store.disk import Place
 
 USAGE = """\
 usage: python -m runners.train [-m] corpus.path=FILE [GROUP=OPTION ...] [KEY=VALUE ...]
@@ -82,26 +83,27 @@ def resumed_from(config: TrainConfig) -> Path | None:
 def job(cfg: DictConfig) -> app.Finished:
     """Train once and keep what came of it: on disk first, in MLflow second."""
     from runners.harness.launch.tracked import Delivery
-    from runners.harness.measure import subject as inputs
-    from runners.harness.store import disk as result
+    from runners.harness.measure import subject
+    from runners.harness.measure.result import CellResult
+    from runners.harness.store import disk
     from runners.harness.store.tracking import TrackingError
     from runners.harness.train import run as train_run
 
     config = to_config(cfg, TrainConfig)
-    place = result.Place.of_job()
-    with inputs.threads(config.device, []):
-        result.begin(place, "train", to_dict(config))
+    place = disk.Place.of_job()
+    with subject.threads(config.device, []):
+        disk.begin(place, "train", to_dict(config))
     try:
         delivery = Delivery(config.tracking, place)
     except TrackingError as error:
         reason = f"nothing was run; tracking: {error}"
         if place.sweep is None:
-            result.discard(place.folder)
+            disk.discard(place.folder)
             raise UsageError(reason) from None
-        result.finish(place, result.CellResult("failed", reason))
+        disk.finish(place, CellResult("failed", reason))
         return app.Finished(place.cell, "failed", reason, tracked=False)
     measured = train_run.train(config, resumed_from(config), place, delivery)
-    result.finish(place, measured)
+    disk.finish(place, measured)
     delivery.finish()
     _tell(config, place, measured)
     if measured.outcome == "interrupted":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_text
-from runners.harness.config.compose import to_config
+from runners.harness.config.conversion import to_config
 from runners.harness.config.text_schema import VerifyConfig
 from runners.harness.launch import app
 

@@ -19,12 +19,10 @@ from typing import Any
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from runners import bench
-from runners.harness.config import compose as config
+from runners.harness.config import conversion
 from runners.harness.launch import progress
-from runners.harness.measure import cell
-from runners.harness.measure import fingerprint as identity
-from runners.harness.store import disk as result
-from runners.harness.store import tracking
+from runners.harness.measure import cell, fingerprint
+from runners.harness.store import disk, tracking
 
 
 class Clock:
@@ -60,10 +58,10 @@ def main() -> int:
     clock = Clock()
     clock.around("composed by Hydra", ConfigLoaderImpl, "load_sweep_config")
     clock.around("measured", cell, "run_cell")
-    clock.around("identified", identity, "tags")
-    clock.around("typed", config, "from_dict")
-    clock.around("begun on disk", result, "begin")
-    clock.around("finished on disk", result, "finish")
+    clock.around("identified", fingerprint, "tags")
+    clock.around("typed", conversion, "from_dict")
+    clock.around("begun on disk", disk, "begin")
+    clock.around("finished on disk", disk, "finish")
     clock.around("tracked", tracking.Store, "log_cell")
     clock.around("shown", progress.CellProgress, "finished")
     clock.around("job", bench, "job")

@@ -85,17 +85,18 @@ def deliver(folder: Path) -> None:
 
 def make_cell(home: Path, number: int, batch: int, new_tokens: int, cache: str) -> Path:
     """The folder of a finished cell, with as many params, tags and figures as a real one."""
-    from runners.harness.config.compose import from_dict, to_dict
+    from runners.harness.config.conversion import from_dict, to_dict
     from runners.harness.config.schema import BenchConfig
-    from runners.harness.store import disk as result
+    from runners.harness.measure.result import CellResult
+    from runners.harness.store import disk
 
     values: dict[str, Any] = {"batch": {"size": batch}, "length": {"new_tokens": new_tokens}}
     values |= {"cache": {"kind": cache}, "tracking": {"dir": str(home.parents[1])}}
     choices = {"model": "tiny", "device": "cpu", "batch": str(batch), "length": str(new_tokens)}
     choices |= {"cache": cache, "sampler": "greedy", "engine": "eager", "precision": "fp32"}
     overrides = [f"cache={cache}", f"batch={batch}", f"length={new_tokens}"]
-    place = result.Place(home / str(number), f"{SWEEP}-{number}", SWEEP, number, choices, overrides)
-    result.begin(place, "bench", to_dict(from_dict(values, BenchConfig)))
+    place = disk.Place(home / str(number), f"{SWEEP}-{number}", SWEEP, number, choices, overrides)
+    disk.begin(place, "bench", to_dict(from_dict(values, BenchConfig)))
     dice = random.Random(number)
     rates = [dice.uniform(95, 105) * (batch if cache == "rolling" else 1) for _ in range(10)]
     figures = (
@@ -110,7 +111,7 @@ def make_cell(home: Path, number: int, batch: int, new_tokens: int, cache: str) 
     tags |= {"tinygpt.prompt_tokens": "8", "tinygpt.threads": "2", "tinygpt.machine": "a CPU x2"}
     tags |= {"tinygpt.torch": "2.13.0+cpu", "tinygpt.stable": "true"}
     tags["tinygpt.rates"] = json.dumps([round(rate, 2) for rate in rates])
-    result.finish(place, result.CellResult("ok", metrics=metrics, tags=tags))
+    disk.finish(place, CellResult("ok", metrics=metrics, tags=tags))
     return place.folder
 
 

@@ -18,11 +18,10 @@ from time import perf_counter
 import torch
 from hydra import compose, initialize_config_dir
 
-from runners.harness.config import compose as configs
+from runners.harness.config import conversion
 from runners.harness.config.paths import conf_dir
 from runners.harness.config.schema import BenchConfig
-from runners.harness.measure import subject as inputs
-from runners.harness.measure import timing
+from runners.harness.measure import subject, timing
 from runners.harness.measure.timing import Generate
 from runners.harness.stats import Pair, Ratio, compare
 from tinygpt.engines import make_engine
@@ -37,7 +36,7 @@ CELL = ["model=nano", "length.new_tokens=16", "device.threads=1"]
 def generation(config: BenchConfig) -> Generate:
     """The cell's own generation, warmed up."""
     device = torch.device(config.device.kind)
-    model, prompt = inputs.make_model(config, device), inputs.make_prompt(config, None, [])
+    model, prompt = subject.make_model(config, device), subject.make_prompt(config, None, [])
     prompt = prompt.to(device)
     batch, new = config.batch.size, config.length.new_tokens
     end = prompt.shape[1] + new
@@ -97,11 +96,11 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=48)
     parser.add_argument("words", nargs="*", default=CELL)
     asked = parser.parse_args()
-    configs.register()
+    conversion.register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = configs.to_config(compose("bench", asked.words), BenchConfig)
+        config = conversion.to_config(compose("bench", asked.words), BenchConfig)
     found: dict[str, list[str]] = {side: [] for side in SIDES[1:]}
-    with inputs.threads(config.device, []):
+    with subject.threads(config.device, []):
         for pair in range(1, asked.pairs + 1):
             for side, ratio in measure(config, asked.slowdown, asked.turns).items():
                 found[side].append(ratio.verdict)

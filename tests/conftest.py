@@ -121,18 +121,17 @@ def entry() -> Callable[..., Ended]:
 def instant(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Cells are ok at once, and nothing is measured: the configs of those that ran, in order."""
     from runners.harness.measure import cell
-    from runners.harness.store import disk as result
-    from runners.harness.sweep import around as sweep
-    from runners.harness.sweep import plan
+    from runners.harness.measure.result import CellResult
+    from runners.harness.sweep import around, plan
 
     ran: list[Any] = []
 
-    def run_cell(config: Any, report: object = None) -> result.CellResult:
+    def run_cell(config: Any, report: object = None) -> CellResult:
         ran.append(config)
-        return result.CellResult("ok", metrics={"output_tok_per_s": 100.0})
+        return CellResult("ok", metrics={"output_tok_per_s": 100.0})
 
     monkeypatch.setattr(cell, "run_cell", run_cell)
-    monkeypatch.setattr(sweep, "calibrate", lambda: plan.Machine(1e-4, 1e9))
+    monkeypatch.setattr(around, "calibrate", lambda: plan.Machine(1e-4, 1e9))
     return ran
 
 

@@ -5,16 +5,14 @@ that was gone by then, what is on disk is the last word.
 """
 
 import json
-import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import psutil
+from runners.harness.machine.processes import Processes
 
-State = Literal["alive", "gone", "elsewhere"]
 _OWNER = {"host", "pid", "process_started", "started"}
 _CELL = {"kind", "cell", "sweep", "choices", "outcome", *_OWNER}
 _SWEEP = {"sweep", "kind", "overrides", "cells", "digests", "run_id", *_OWNER}
@@ -33,28 +31,6 @@ class Finding:
     """Does it, and returns what was done."""
     counts: bool = True
     """Whether something has to be done; otherwise it is only said."""
-
-
-class Processes:
-    """The processes of this host, as of when this is made; those of host ``gone`` are gone."""
-
-    def __init__(self, gone: str | None = None) -> None:
-        self.host, self._gone = platform.node(), gone
-        self._pids = set(psutil.pids())
-
-    def state(self, owner: Mapping[str, Any]) -> State:
-        """Whether the process is alive that calls itself by host, pid and process_started."""
-        if owner["host"] != self.host:
-            return "gone" if owner["host"] == self._gone else "elsewhere"
-        pid = int(owner["pid"])
-        if pid not in self._pids and not psutil.pid_exists(pid):  # another user's may be hidden
-            return "gone"
-        try:
-            process = psutil.Process(pid)
-            same = abs(process.create_time() - float(owner["process_started"])) < 1.0
-            return "alive" if same and process.status() != psutil.STATUS_ZOMBIE else "gone"
-        except psutil.Error:  # it was there a moment ago, or is hidden
-            return "alive"
 
 
 @dataclass

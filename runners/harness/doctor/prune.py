@@ -14,8 +14,9 @@ from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 
-from runners.harness.doctor.disk import Finding, Processes, Unit
+from runners.harness.doctor.disk import Finding, Unit
 from runners.harness.doctor.store import Run, Runs, local_path, other_store
+from runners.harness.machine.processes import Processes
 from runners.harness.store.disk import foreign
 from runners.harness.store.tracking import Store
 

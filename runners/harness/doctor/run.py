@@ -13,15 +13,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from runners.harness import terminal
 from runners.harness.config.tools_schema import DoctorConfig
 from runners.harness.doctor import prune as doctor_prune
-from runners.harness.doctor import units as doctor_unit
+from runners.harness.doctor import units as of_unit
 from runners.harness.doctor.database import locations, schema
 from runners.harness.doctor.disk import Finding, scan
 from runners.harness.doctor.store import Runs, read_runs
 from runners.harness.doctor.units import Ward
 from runners.harness.errors import UsageError, first_line
-from runners.harness.launch import progress
 from runners.harness.launch.folders import check_writable
 from runners.harness.store.tracking import Store, open_store
 
@@ -49,7 +49,7 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
     try:
         return lock.acquire(timeout=0)
     except Timeout:
-        progress.complain(f"another doctor is at work in {folder}; waiting for it")
+        terminal.complain(f"another doctor is at work in {folder}; waiting for it")
         return lock.acquire()
 
 
@@ -114,9 +114,9 @@ def findings(store: Store, config: DoctorConfig) -> Iterator[Finding]:
     ward = Ward(store, processes, runs, begun_ms)
     for unit in units:
         if unit.identity not in pruned:
-            yield from doctor_unit.findings(ward, unit)
+            yield from of_unit.findings(ward, unit)
     if runs:
-        yield from doctor_unit.strays(ward, runs, units, pruned)
+        yield from of_unit.strays(ward, runs, units, pruned)
     for uri, count in ward.elsewhere.items():
         what = f"{count} of what is here was tracked at {uri}, not at {store.uri}"
         yield Finding(what, f"tracking.uri={uri} looks at them", counts=False)

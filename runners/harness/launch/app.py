@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from omegaconf import DictConfig
 
-from runners.harness.config import compose as configs
-from runners.harness.config import presets
+from runners.harness.config import conversion, presets
 from runners.harness.config.paths import conf_dir
 from runners.harness.errors import UsageError, require_utf8
 
@@ -103,7 +102,7 @@ class App:
 
     def checked(self, cfg: DictConfig) -> Any:
         """The typed config of one job, or UsageError."""
-        config: Any = configs.to_config(cfg, self.schema)
+        config: Any = conversion.to_config(cfg, self.schema)
         self.check(config)
         return config
 
@@ -147,7 +146,7 @@ def run(app: App) -> int:
         print(f"{app.name}: {misplaced}", file=sys.stderr)
         return 2
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hands us the exception in place of a printed one
-    configs.register()
+    conversion.register()
     sweeper.register()
     typed = sys.argv
     ours = [word for word in typed[1:] if word not in app.words]
@@ -160,8 +159,8 @@ def run(app: App) -> int:
             traceback.print_exception(error)
         print(f"{app.name}: {error}", file=sys.stderr)
         return 2
-    except configs.CONFIG_ERRORS as error:
-        print(f"{app.name}: {configs.one_line(error)}", file=sys.stderr)
+    except conversion.CONFIG_ERRORS as error:
+        print(f"{app.name}: {conversion.one_line(error)}", file=sys.stderr)
         return 2
     except Terminated:
         return 143

@@ -1,19 +1,15 @@
 """What a person sees while cells run. Nothing is drawn from a thread or inside timed code."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from runners.harness.store.disk import CellResult, Place
-from runners.harness.sweep.plan import duration
-
-# Prompts and reasons are text, not rich's markup.
-console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+from runners.harness.measure.result import CellResult
+from runners.harness.store.disk import Place
+from runners.harness.terminal import console, duration
 
 _STYLE = {"ok": "green", "skipped": "yellow"}
 
@@ -122,8 +118,3 @@ class CellProgress:
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
-
-
-def complain(message: str) -> None:
-    """One line to standard error."""
-    print(message, file=sys.stderr)

@@ -5,16 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from runners.harness import terminal
 from runners.harness.config import checks
-from runners.harness.config.compose import to_dict
+from runners.harness.config.conversion import to_dict
 from runners.harness.config.schema import BenchConfig
 from runners.harness.config.text_schema import SampleConfig, VerifyConfig
 from runners.harness.errors import first_line
 from runners.harness.launch import progress
 from runners.harness.launch.app import Finished, Terminated
-from runners.harness.measure import subject as inputs
-from runners.harness.store import disk as result
-from runners.harness.store.disk import CellResult, Place
+from runners.harness.measure import subject
+from runners.harness.measure.result import CellResult
+from runners.harness.store import disk
+from runners.harness.store.disk import Place
 from runners.harness.store.tracking import Store, TrackingError, open_store
 
 C = TypeVar("C", BenchConfig, SampleConfig, VerifyConfig)
@@ -47,8 +49,8 @@ def keep(
     stopped: KeyboardInterrupt | None = None
     copies: dict[str, str] = {}
     try:
-        with inputs.threads(config.device, []):
-            result.begin(place, kind, to_dict(config))
+        with subject.threads(config.device, []):
+            disk.begin(place, kind, to_dict(config))
         try:
             copies = checks.prompt_files(config.prompt)
             measured = run(config, report)
@@ -59,7 +61,7 @@ def keep(
         except (Exception, SystemExit) as error:  # the other jobs of a sweep run all the same
             measured = CellResult("failed", first_line(error), error=traceback.format_exc())
         measured.files |= copies
-        result.finish(place, measured)
+        disk.finish(place, measured)
     except OSError as error:
         measured = CellResult("failed", f"{place.folder}: {error}")
         report.finished(measured)
@@ -68,7 +70,7 @@ def keep(
     try:
         store.log_cell(place.folder)
     except TrackingError as error:
-        progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
+        terminal.complain(f"not tracked: {error}; the result is complete in {place.folder}")
         tracked = False
     report.finished(measured)
     show(Kept(place, measured, store, tracked))

@@ -14,7 +14,7 @@ from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from runners.harness.config.compose import before_anything_runs
+from runners.harness.config.conversion import before_anything_runs
 from runners.harness.errors import UsageError
 from runners.harness.launch import app, folders
 

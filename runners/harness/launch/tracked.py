@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runners.harness.config.compose import digest
+from runners.harness import terminal
+from runners.harness.config.conversion import digest
 from runners.harness.config.schema import TrackingConfig
 from runners.harness.errors import UsageError
-from runners.harness.launch import progress
 from runners.harness.launch.app import Sweep
 from runners.harness.store.disk import Place, owner, write_json
 from runners.harness.store.tracking import Store, TrackingError, open_store
@@ -41,7 +41,7 @@ class Delivery:
             self._store.log_steps(self._run_id, self._rows, self._files)
         except TrackingError as error:
             if not self._told:
-                progress.complain(f"not tracked for now: {error}; the run goes on")
+                terminal.complain(f"not tracked for now: {error}; the run goes on")
             self._told = True
             return
         self._rows, self._files = [], []
@@ -53,7 +53,7 @@ class Delivery:
             self._store.log_steps(self._run_id, self._rows)
             self._store.log_cell(folder, self._run_id)
         except TrackingError as error:
-            progress.complain(f"not tracked: {error}; the result is complete in {folder}")
+            terminal.complain(f"not tracked: {error}; the result is complete in {folder}")
             return
         self.complete = True
 
@@ -115,4 +115,4 @@ def tracked_sweep(
             finally:
                 store.end_sweep(run_id, min(outcome, summed_up, key=_RANK.index), folder / "tables")
         except TrackingError as error:
-            progress.complain(f"not tracked: {error}; the sweep is complete in {folder}")
+            terminal.complain(f"not tracked: {error}; the sweep is complete in {folder}")

@@ -12,8 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from runners.harness.machine import gpu
-from runners.harness.machine import system as machine
+from runners.harness.machine import gpu, system
 from runners.harness.machine.changes import Difference, differences
 from runners.harness.machine.system import available_bytes, usable_cores
 from tinygpt import __version__
@@ -53,9 +52,9 @@ def collect() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "platform": platform.platform(),
-        "cpu": machine.cpu() | {"capability": torch.backends.cpu.get_cpu_capability()},
+        "cpu": system.cpu() | {"capability": torch.backends.cpu.get_cpu_capability()},
         "settings": {name: os.environ[name] for name in names},
-        **machine.memory(),
+        **system.memory(),
         "gpu": gpu.facts(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -74,9 +73,9 @@ def threads() -> dict[str, Any]:
 def state() -> dict[str, Any]:
     """What is different the next moment, and disturbs; for the start and the end of a cell."""
     return {
-        "load_average": machine.load_average(),
+        "load_average": system.load_average(),
         "memory_available_bytes": available_bytes(),
-        "cpu_mhz": machine.mhz(),
+        "cpu_mhz": system.mhz(),
         "gpu_state": gpu.state(),
     }
 
@@ -114,7 +113,7 @@ def peak_memory_bytes(device: str) -> int | None:
         import torch
 
         return int(torch.cuda.max_memory_allocated())
-    for line in (machine.read("proc/self/status") or "").splitlines():
+    for line in (system.read("proc/self/status") or "").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return None

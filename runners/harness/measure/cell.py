@@ -12,14 +12,11 @@ from torch import Tensor
 
 from runners.harness.config.checks import read_prompt
 from runners.harness.config.schema import BenchConfig
-from runners.harness.machine import environment
-from runners.harness.machine import system as machine
-from runners.harness.measure import fingerprint as identity
-from runners.harness.measure import gate, limit, timing
-from runners.harness.measure import subject as inputs
+from runners.harness.machine import environment, system
+from runners.harness.measure import fingerprint, gate, limit, subject, timing
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.metrics import summarise
-from runners.harness.store.disk import CellResult
+from runners.harness.measure.result import CellResult
 from tinygpt import cost
 from tinygpt.engines import Engine, make_engine
 from tinygpt.generation import OnToken, Pick, go_on
@@ -37,15 +34,15 @@ def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellRe
 def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     device = torch.device(config.device.kind)
     synchronize = timing.synchronizer(device)
-    result.outcome, result.reason = inputs.obstacle(config, device)
+    result.outcome, result.reason = subject.obstacle(config, device)
     if result.reason:
         return
 
     report("load")
     start = perf_counter()
-    model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config, result.notes) if read_prompt(config.prompt) else None
-    prompt = inputs.make_prompt(config, tokenizer, result.notes).to(device)
+    model = subject.make_model(config, device)
+    tokenizer = subject.make_tokenizer(config, result.notes) if read_prompt(config.prompt) else None
+    prompt = subject.make_prompt(config, tokenizer, result.notes).to(device)
     engine = make_engine(
         config.engine,
         model,
@@ -57,9 +54,9 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     )
     result.metrics["load_s"] = perf_counter() - start - engine.compile_s
     result.metrics["compile_s"] = engine.compile_s
-    result.tags |= identity.tags(config, model, prompt.tolist(), tokenizer)
-    at_start = machine.cpu_time()
-    result.tags |= identity.approximate(config.cache)
+    result.tags |= fingerprint.tags(config, model, prompt.tolist(), tokenizer)
+    at_start = system.cpu_time()
+    result.tags |= fingerprint.approximate(config.cache)
     result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
 
     ids = prompt
@@ -73,7 +70,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
             result.outcome, result.reason = "mismatch", gated.reason
             return
         ids = _measure(config, engine, prompt, result, report)
-        others = machine.others_share(at_start, machine.cpu_time())
+        others = system.others_share(at_start, system.cpu_time())
         if others is not None:
             result.metrics["others_cpu_share"] = others
 
@@ -94,7 +91,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     summarise(config, result, prompt_tokens=prompt_tokens)
     result.metrics |= limit.figures(config, model, result, report)
     before, new = ids[:, :prompt_tokens].tolist(), ids[:, prompt_tokens:].tolist()
-    result.tags["tinygpt.tokens_sha256"] = identity.sha256(new)
+    result.tags["tinygpt.tokens_sha256"] = fingerprint.sha256(new)
     result.generations = [
         {"prompt_ids": b, "new_ids": n, "text": tokenizer.decode(n) if tokenizer else None}
         for b, n in zip(before, new, strict=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import torch
 
-from runners.harness.config.compose import CHANGES_NOTHING
+from runners.harness.config.conversion import CHANGES_NOTHING
 from runners.harness.config.schema import RunConfig
 from runners.harness.machine import environment
 from tinygpt.cache import CACHES

@@ -7,18 +7,18 @@ import torch
 
 from runners.harness.config.schema import DeviceConfig
 from runners.harness.errors import first_line
-from runners.harness.measure import subject as inputs
-from runners.harness.store.disk import CellResult
+from runners.harness.measure import subject
+from runners.harness.measure.result import CellResult
 
 
 def guarded(device: DeviceConfig, run: Callable[[CellResult], None]) -> CellResult:
     """Let ``run`` fill a result, under the device's threads. Only Ctrl-C and SIGTERM pass."""
-    missing = inputs.missing_device(device.kind)
+    missing = subject.missing_device(device.kind)
     if missing:
         return CellResult("skipped" if device.on_missing == "skip" else "failed", missing)
     result = CellResult("ok")
     try:
-        with inputs.threads(device, result.notes):
+        with subject.threads(device, result.notes):
             run(result)
     except (torch.OutOfMemoryError, MemoryError) as error:
         result.outcome, result.reason = "oom", first_line(error)

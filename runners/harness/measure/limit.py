@@ -17,7 +17,7 @@ from torch import Tensor
 
 from runners.harness.config.schema import BenchConfig
 from runners.harness.measure import timing
-from runners.harness.store.disk import CellResult
+from runners.harness.measure.result import CellResult
 from tinygpt.config import PrecisionConfig
 from tinygpt.engines import cudagraph, packages, toolchain
 from tinygpt.engines.packages import Report

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from runners.harness import stats
 from runners.harness.config.schema import BenchConfig
-from runners.harness.store.disk import CellResult
+from runners.harness.measure.result import CellResult
 
 
 def rates(tokens: int, seconds: Sequence[float]) -> list[float]:

@@ -13,11 +13,12 @@ from rich.console import Console
 
 from runners.harness import stats
 from runners.harness.config.tools_schema import CompareConfig
-from runners.harness.machine import changes as drift
+from runners.harness.machine import changes
 from runners.harness.report import render
 from runners.harness.store.tracking import TrackingError
 from runners.harness.tables import noise
 from runners.harness.tables.comparison import NAMES, Comparison, Side
+from runners.harness.tables.table import Table
 
 NOT_JUDGED = 3
 """Exit status where nothing is slower for sure, and not everything could be judged."""
@@ -159,7 +160,7 @@ def _further(found: Comparison) -> list[str]:
     except (ValueError, TrackingError) as error:
         return [str(error)]
     told = re.compile(r"torch (threads|\d)")
-    lines = [each.line for each in drift.differences(old, new) if each.kind != "code"]
+    lines = [each.line for each in changes.differences(old, new) if each.kind != "code"]
     return [line for line in lines if not told.match(line)]
 
 
@@ -171,7 +172,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
     return plain + [name for name in hashes if alike and frame[name].nunique() > 1]
 
 
-def _table(found: Comparison) -> render.Table:
+def _table(found: Comparison) -> Table:
     """As it is read: the names that vary, both rates, the ratio; overall and the rest below it."""
     frame, overall = found.frame, found.overall
     shown = frame[_names(frame)].copy()
@@ -197,7 +198,7 @@ def _table(found: Comparison) -> render.Table:
     for lone in found.unmatched:
         footer.append(f"not compared, {lone.side}: {', '.join(lone.cells)}: {lone.reason}")
     title = "b against a (ratio of tok/s, above 1: b is faster; interval: of the ratio, 99 %)"
-    return render.Table("compare", shown, title, footer=footer)
+    return Table("compare", shown, title, footer=footer)
 
 
 def _rounds(frame: pd.DataFrame) -> str:

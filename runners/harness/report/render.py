@@ -7,7 +7,6 @@ import csv
 import json
 import shlex
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -18,10 +17,10 @@ from rich.text import Text
 
 from runners.harness.store.disk import TABLES
 from runners.harness.tables import engines as engine_table
-from runners.harness.tables import frames as tables
-from runners.harness.tables import noise
+from runners.harness.tables import frames, noise
 from runners.harness.tables.columns import HEADINGS, folded, numeric, texts
-from runners.harness.text.stream import reader_gone
+from runners.harness.tables.table import Table
+from runners.harness.terminal import reader_gone
 
 _CELL_COLUMNS = (
     "cell model device threads batch prompt_tokens new_tokens cache sampler engine precision round "
@@ -51,24 +50,12 @@ _FIRST_TO_GO += ["rounds a", "rounds b", "n a", "n b", *_RANGES.values(), "noise
 _PIPED_WIDTH = 140
 
 
-@dataclass
-class Table:
-    """A table and how it is introduced."""
-
-    name: str
-    frame: pd.DataFrame
-    title: str
-    empty: str = ""
-    """What fills it, where it has no rows."""
-    footer: list[str] = field(default_factory=list)
-
-
 def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[Table]:
     """The tables of a benchmark sweep, in the order of reading; of its cells that ``where``
     left, if there are any, and ``note`` says why if there are not.
     """
     overrides = str(cells["overrides"].iloc[0]) if len(cells) else ""
-    caches, devices = tables.cache_speedup(cells), tables.device_comparison(cells)
+    caches, devices = frames.cache_speedup(cells), frames.device_comparison(cells)
     engines = engine_table.engines(cells)
     missed = cells["outcome"].ne("ok") & cells["device"].ne("cpu")
     other = str(cells["device"][missed].iloc[0]) if missed.any() else "cuda"
@@ -102,7 +89,7 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
             devices,
             f"device against cpu{only} (interval: of the speed-up, 99 %)",
             filled_by("no cell was measured on two devices", elsewhere, device=f"cpu,{other}"),
-            tables.crossovers(devices) + _lines(noise.of_pairs(devices["noise"])),
+            frames.crossovers(devices) + _lines(noise.of_pairs(devices["noise"])),
         ),
         Table(
             "engine",

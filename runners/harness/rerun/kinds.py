@@ -9,7 +9,7 @@ from runners.harness.config.schema import BenchConfig
 from runners.harness.config.text_schema import SampleConfig, VerifyConfig
 from runners.harness.launch.progress import CellProgress
 from runners.harness.measure.cell import run_cell
-from runners.harness.store.disk import CellResult
+from runners.harness.measure.result import CellResult
 from runners.harness.text.sample import sample
 from runners.harness.verify.run import verify
 

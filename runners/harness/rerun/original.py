@@ -11,8 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from runners.harness.config import grammar as overrides
-from runners.harness.config.compose import CONFIG_ERRORS, flatten, from_dict, one_line, to_dict
+from runners.harness.config import grammar
+from runners.harness.config.conversion import CONFIG_ERRORS, flatten, from_dict, one_line, to_dict
 from runners.harness.config.paths import absolute, conf_dir, config_groups, group_options
 from runners.harness.config.schema import TrackingConfig
 from runners.harness.config.text_files import read_utf8
@@ -175,16 +175,16 @@ def _require_parts(values: dict[str, Any], schema: type) -> None:
 
 
 def _parse(words: Sequence[str]) -> list[Override]:
-    overrides.install()
+    grammar.install()
     try:
         parsed = OverridesParser.create().parse_overrides(list(words))
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
     for override in parsed:
-        if override.is_sweep_override() and override.key_or_group in overrides.FREE_KEYS:
+        if override.is_sweep_override() and override.key_or_group in grammar.FREE_KEYS:
             raise UsageError(
                 f"{override.input_line}: commas make it a list of values; "
-                f"{overrides.hint(override.key_or_group)}"
+                f"{grammar.hint(override.key_or_group)}"
             )
         if override.is_sweep_override() or override.is_add() or override.is_delete():
             raise UsageError(

@@ -14,7 +14,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from runners.harness.config.compose import (
+from runners.harness.config.conversion import (
     CONFIG_ERRORS,
     before_anything_runs,
     flatten,
@@ -31,11 +31,12 @@ from runners.harness.launch.progress import CellProgress
 from runners.harness.launch.run import Kept, keep
 from runners.harness.launch.tracked import outcome_of, sum_up, tracked_sweep
 from runners.harness.machine import environment
-from runners.harness.measure import subject as inputs
+from runners.harness.measure import subject
+from runners.harness.measure.result import CellResult
 from runners.harness.rerun import original, verdict
 from runners.harness.rerun.kinds import KINDS
 from runners.harness.rerun.original import Again, Original
-from runners.harness.store.disk import CellResult, Place
+from runners.harness.store.disk import Place
 from runners.harness.store.find import Top, find_cells
 from runners.harness.store.tracking import Store, TrackingError, open_store
 from runners.harness.sweep.around import write_tables
@@ -150,7 +151,7 @@ def _changed_since(old: Original, again: Again) -> list[str]:
     same_task = not any(key.startswith(("model.", "precision.")) for key in again.changed)
     if before and same_task and not {"checkpoint", "seed"} & set(again.changed):
         try:
-            now = weights_sha256(inputs.make_model(again.config, torch.device("cpu")))[:12]
+            now = weights_sha256(subject.make_model(again.config, torch.device("cpu")))[:12]
         except (ValueError, OSError) as error:  # its cell will fail, and the others run
             now = f"cannot be loaded: {error}"
         if now != before[:12]:

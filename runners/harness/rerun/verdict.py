@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runners.harness import stats
+from runners.harness.measure.result import CellResult
 from runners.harness.rerun.original import Original
-from runners.harness.store.disk import CellResult
 from runners.harness.tables import noise
 
 HARMLESS = ("length.new_tokens", "batch.size", "round", "timing.")

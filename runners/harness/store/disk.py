@@ -11,7 +11,7 @@ import os
 import platform
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from runners.harness.machine import environment
+from runners.harness.measure.result import CellResult
 
 CELL = "cell.json"
 TRACKED = "tracked.json"
@@ -43,32 +44,6 @@ TABLES = tuple(
 """Every file that is written into a sweep's tables/."""
 FACTS = ("kind", "cell", "sweep", "outcome", "host", "pid", "started")
 """Keys of a cell.json by which a cell of ours is known."""
-
-
-@dataclass
-class CellResult:
-    """What one cell came to."""
-
-    outcome: str
-    """``ok``, ``skipped``, ``oom``, ``failed``, ``mismatch`` or ``interrupted``."""
-    reason: str = ""
-    """Why it is not ok; one line."""
-    headline: str = ""
-    """Its most telling figures, in one line for the terminal."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Figures by the names of results/README.md: rates, times in ms, sizes in bytes."""
-    tags: dict[str, str] = field(default_factory=dict)
-    """Facts about the cell that are no figures: hashes, stability, machine."""
-    timings: dict[str, list[float]] = field(default_factory=dict)
-    """Every raw second."""
-    generations: list[dict[str, Any]] = field(default_factory=list)
-    """One row each: prompt ids, new ids, text."""
-    files: dict[str, str] = field(default_factory=dict)
-    """Further artefacts, text by file name: what is best read as a page."""
-    notes: list[str] = field(default_factory=list)
-    """What a reader should know: a prompt that was cut, too many threads."""
-    error: str = ""
-    """The traceback of an exception."""
 
 
 @dataclass

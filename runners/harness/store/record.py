@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from runners.harness.config.compose import flatten
+from runners.harness.config.conversion import flatten
 from runners.harness.machine import environment
 
 

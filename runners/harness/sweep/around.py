@@ -8,16 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runners.harness import terminal
 from runners.harness.config.schema import BenchConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import progress
 from runners.harness.launch.app import Sweep
 from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.store.tracking import Store, TrackingError, open_store
-from runners.harness.sweep.plan import calibrate, duration, estimate_s
+from runners.harness.sweep.plan import calibrate, estimate_s
+from runners.harness.terminal import duration
 
 if TYPE_CHECKING:
-    from runners.harness.report.render import Table
+    from runners.harness.tables.table import Table
 
 
 def prepared(sweep: Sweep) -> Sweep:
@@ -42,9 +44,9 @@ def prepared(sweep: Sweep) -> Sweep:
         raise SystemExit(0)
     if old:
         done = f"{len(sweep.done)} of its {len(sweep.configs)} cells are done"
-        progress.console.print(f"resuming sweep {old.folder.name}: {done}")
+        terminal.console.print(f"resuming sweep {old.folder.name}: {done}")
     else:
-        progress.console.print(
+        terminal.console.print(
             "nothing to resume: no sweep of these cells is here; a new one begins"
         )
     return sweep
@@ -65,18 +67,18 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             for n, cell in enumerate(sweep.configs)
         ]
         axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
-        progress.console.print(
+        terminal.console.print(
             f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), "
             f"about {duration(sum(estimates))}"
         )
         for kind, reason in absent.items():
             skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
             if skipped:
-                progress.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
+                terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
         running = [c for c, b in zip(sweep.configs, blocked, strict=True) if not b]
         compiled = {_shape(c) for c in running if c.engine.kind == "compiled"}
         if compiled:
-            progress.console.print(
+            terminal.console.print(
                 f"and a minute or two of compiling for each of {len(compiled)} shapes, once and "
                 "for all: that is kept"
             )
@@ -84,7 +86,7 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             try:
                 yield
             except KeyboardInterrupt:
-                progress.console.print(
+                terminal.console.print(
                     "stopped; the same command with resume=true goes on from here"
                 )
                 raise

@@ -76,12 +76,3 @@ def estimate_s(config: BenchConfig, machine: Machine) -> float:
     beyond = min(repeats * once, timing.budget_s)
     passes = 1.0 + cached + (once <= timing.budget_s / 2)
     return _OVERHEAD_S + passes * once + (beyond if once <= timing.budget_s else 0.0)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 90 * 60:
-        return f"{round(seconds / 60)} min"
-    return f"{seconds / 3600:.1f} h"

@@ -7,9 +7,11 @@ import torch
 
 from runners.harness.config.schema import BenchConfig
 from runners.harness.launch.app import Sweep
-from runners.harness.measure import subject as inputs
+from runners.harness.measure import subject
 from runners.harness.report import render
-from runners.harness.sweep.plan import calibrate, duration, estimate_s
+from runners.harness.sweep.plan import calibrate, estimate_s
+from runners.harness.tables.table import Table
+from runners.harness.terminal import duration
 
 
 def show(sweep: Sweep, old: Path | None) -> None:
@@ -18,7 +20,7 @@ def show(sweep: Sweep, old: Path | None) -> None:
     render.show(table)
 
 
-def plan(sweep: Sweep, old: Path | None) -> render.Table:
+def plan(sweep: Sweep, old: Path | None) -> Table:
     """One row a cell: its place on the axes, its state, bytes and seconds expected."""
     machine, rows = calibrate(), []
     for n, (job, config) in enumerate(zip(sweep.jobs, sweep.configs, strict=True)):
@@ -30,7 +32,7 @@ def plan(sweep: Sweep, old: Path | None) -> render.Table:
                 "cell": str(n),
                 **_place(sweep, job),
                 "state": "done" if done else "impossible" if reason else "to run",
-                "needed_bytes": inputs.needed_bytes(config).total,
+                "needed_bytes": subject.needed_bytes(config).total,
                 "seconds": estimate_s(config, machine) if runs else 0.0,
                 "reason": f"done in {old.name}-{n}" if done and old else reason,
             }
@@ -43,13 +45,13 @@ def plan(sweep: Sweep, old: Path | None) -> render.Table:
     if sweep.done and old:
         footer.append(f"resume=true goes on with sweep {old.name}; without it all are run anew")
     frame["seconds"] = frame["seconds"].where(left)
-    return render.Table("plan", frame, "plan (nothing is run)", "there are no cells", footer)
+    return Table("plan", frame, "plan (nothing is run)", "there are no cells", footer)
 
 
 def obstacle(config: BenchConfig) -> str:
     """Why a cell cannot run here; empty where it can."""
-    missing = inputs.missing_device(config.device.kind)
-    return missing or inputs.obstacle(config, torch.device(config.device.kind))[1]
+    missing = subject.missing_device(config.device.kind)
+    return missing or subject.obstacle(config, torch.device(config.device.kind))[1]
 
 
 def _place(sweep: Sweep, job: list[str]) -> dict[str, str]:

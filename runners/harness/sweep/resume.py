@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
+from runners.harness import terminal
 from runners.harness.config.checks import read_prompt
-from runners.harness.config.compose import digest, from_dict, to_dict
+from runners.harness.config.conversion import digest, from_dict, to_dict
 from runners.harness.config.schema import BenchConfig, RunConfig
-from runners.harness.doctor.disk import Processes
 from runners.harness.errors import UsageError
 from runners.harness.launch import progress
 from runners.harness.launch.app import Finished, Sweep
-from runners.harness.measure import fingerprint as identity
-from runners.harness.measure import subject as inputs
+from runners.harness.machine.processes import Processes
+from runners.harness.measure import fingerprint, subject
 from runners.harness.store import record
 from runners.harness.store.disk import TRACKED, Place
 from runners.harness.store.tracking import Store, TrackingError, open_store
@@ -85,7 +85,7 @@ def finished(config: BenchConfig) -> Finished | None:
         try:
             _deliver(open_store(config.tracking), place)
         except TrackingError as error:
-            progress.complain(f"not tracked: {error}; the result is complete in {place.folder}")
+            terminal.complain(f"not tracked: {error}; the result is complete in {place.folder}")
             tracked = False
     outcome = _read(place.folder / "cell.json")["outcome"]
     progress.CellProgress(place).done_before(outcome)
@@ -103,7 +103,7 @@ def is_done(folder: Path, config: BenchConfig) -> bool:
     """Whether ``folder`` holds what running ``config`` now would measure."""
     cell = _read(folder / "cell.json")
     if cell.get("outcome") == "skipped":
-        return inputs.missing_device(config.device.kind) != ""
+        return subject.missing_device(config.device.kind) != ""
     if cell.get("outcome") != "ok":
         return False
     try:
@@ -122,23 +122,23 @@ def done_cells(folder: Path, configs: Mapping[int, BenchConfig]) -> set[int]:
 
 def _cell_hash(config: BenchConfig) -> str:
     """The hash of a cell that has not run; empty where it cannot run here."""
-    if inputs.missing_device(config.device.kind):
+    if subject.missing_device(config.device.kind):
         return ""
     notes: list[str] = []
     values = to_dict(config)
     names = ("model", "device", "precision", "tracking", "seed", "checkpoint")
     model = _model(json.dumps({name: values[name] for name in names}))
-    tokenizer = inputs.make_tokenizer(config, notes) if read_prompt(config.prompt) else None
-    prompt = inputs.make_prompt(config, tokenizer, notes)
-    with inputs.threads(config.device, notes):
-        return identity.tags(config, model, prompt.tolist())["tinygpt.cell_hash"]
+    tokenizer = subject.make_tokenizer(config, notes) if read_prompt(config.prompt) else None
+    prompt = subject.make_prompt(config, tokenizer, notes)
+    with subject.threads(config.device, notes):
+        return fingerprint.tags(config, model, prompt.tolist())["tinygpt.cell_hash"]
 
 
 @lru_cache(maxsize=1)
 def _model(values: str) -> GPT:
     """The weights of a run, made once for the cells in a row that share them."""
     config = from_dict(json.loads(values), RunConfig)
-    return inputs.make_model(config, torch.device(config.device.kind))
+    return subject.make_model(config, torch.device(config.device.kind))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -14,8 +14,7 @@ import pandas as pd
 from runners.harness import stats
 from runners.harness.store.find import Stored, Top, find_cells
 from runners.harness.store.tracking import Store
-from runners.harness.tables import frames as tables
-from runners.harness.tables import noise
+from runners.harness.tables import frames, noise
 
 KEY = (
     "shape weights prompt prompt_tokens new_tokens batch sampling seed engine precision cache "
@@ -95,8 +94,8 @@ class Matched:
         return {
             **{name: self.b[name].iloc[0] for name in NAMES},
             "threads": " / ".join(dict.fromkeys(threads)),
-            **tables.rates(pair.b, "a_"),
-            **tables.rates(pair.a, "b_"),
+            **frames.rates(pair.b, "a_"),
+            **frames.rates(pair.a, "b_"),
             "ratio": found.ratio,
             "low": found.low,
             "high": found.high,
@@ -135,7 +134,7 @@ def load(store: Store, wanted: str, key: str) -> Side:
             f"{key}={wanted}: a run of {top.kind} has no timings to compare; its tokens are "
             f"compared with a new run's by python -m runners.rerun run={top.identity}"
         )
-    frame, cells = tables.cells(top.identity, store), {cell.cell: cell for cell in found}
+    frame, cells = frames.cells(top.identity, store), {cell.cell: cell for cell in found}
     side = Side(top, cells, frame[frame["cell"].isin(list(cells))])
     if side.measured.empty:
         first = side.frame.iloc[0].to_dict()

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from runners.harness import stats
-from runners.harness.config.compose import flatten, to_dict
+from runners.harness.config.conversion import flatten, to_dict
 from runners.harness.config.grammar import text_keys
 from runners.harness.config.paths import config_groups, results_dir
 from runners.harness.config.schema import BenchConfig, TrackingConfig

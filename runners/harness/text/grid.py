@@ -17,8 +17,9 @@ from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.report import render
 from runners.harness.store.disk import read_rows
 from runners.harness.store.tracking import Store
+from runners.harness.tables.table import Table
+from runners.harness.terminal import printable
 from runners.harness.text import figures as text_figures
-from runners.harness.text.stream import printable
 
 COLUMNS = (
     "setting prompt outcome new_tokens distinct_2 longest_repeat_tokens mean_logprob_nats opening "
@@ -41,7 +42,7 @@ def _sum_up(store: Store, folder: Path) -> str:
     shown = frame.drop(columns=["text", "longest_repeat"])
     for name in ("setting", "prompt", "opening"):
         shown[name] = shown[name].map(_short, na_action="ignore")
-    table = render.Table(
+    table = Table(
         "samples",
         shown,
         "samples (figures of the new tokens; opening: shares its first tokens with)",

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from runners.harness.config.checks import read_prompt
 from runners.harness.config.text_schema import RaceConfig
-from runners.harness.measure import subject as inputs
-from runners.harness.measure import timing
+from runners.harness.measure import subject, timing
 from tinygpt.cache import CACHES
 from tinygpt.config import CacheConfig, SamplerConfig
 from tinygpt.engines import Engine, make_engine
@@ -155,12 +154,12 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
     start = perf_counter()
     report("load")
     device, notes = torch.device(config.device.kind), list[str]()
-    model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config, notes)
+    model = subject.make_model(config, device)
+    tokenizer = subject.make_tokenizer(config, notes)
     text = read_prompt(config.prompt)
     assert tokenizer is not None, "check_text has looked for it"
     assert text is not None, "the config has a default"
-    prompt = inputs.encode(text, tokenizer, config.model, notes).to(device)
+    prompt = subject.encode(text, tokenizer, config.model, notes).to(device)
     sides = [
         _side(config, cache, model, tokenizer, prompt, report)
         for cache in (CacheConfig(kind="none"), config.cache)

@@ -16,9 +16,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from runners.harness.launch import progress
+from runners.harness import terminal
+from runners.harness.terminal import printable
 from runners.harness.text.race import Race, Report, Side, replay, speed
-from runners.harness.text.stream import printable
 
 MIN_WIDTH, MIN_HEIGHT = 60, 18
 _MOST_ROWS = 36
@@ -32,12 +32,12 @@ _CLEARLY, _APART, _DISTURBED = 1.1, 1.25, 1.5
 @contextmanager
 def phases() -> Iterator[Report]:
     """Say on standard error, where it is a terminal, what is being measured; gone at the end."""
-    live = Live(console=progress.console, auto_refresh=False, transient=True)
+    live = Live(console=terminal.console, auto_refresh=False, transient=True)
     try:
         with live:
             yield lambda phase: live.update(_line(f"race: {phase}"), refresh=True)
     finally:
-        progress.console.show_cursor(True)
+        terminal.console.show_cursor(True)
 
 
 def show(race: Race) -> None:
@@ -73,7 +73,7 @@ def _fits(console: Console) -> bool:
     width, height = console.size
     if not console.is_interactive or (width >= MIN_WIDTH and height >= MIN_HEIGHT):
         return console.is_interactive
-    progress.complain(
+    terminal.complain(
         f"no replay: the terminal is {width}x{height}, and two texts side by side need "
         f"{MIN_WIDTH}x{MIN_HEIGHT}; make it larger"
     )

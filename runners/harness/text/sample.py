@@ -9,10 +9,9 @@ from torch import Tensor
 
 from runners.harness.config import checks
 from runners.harness.config.text_schema import SampleConfig
-from runners.harness.measure import fingerprint as identity
-from runners.harness.measure import subject as inputs
+from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.guard import guarded
-from runners.harness.store.disk import CellResult
+from runners.harness.measure.result import CellResult
 from runners.harness.text import figures as text_figures
 from runners.harness.text.stream import TextStream
 from tinygpt.engines import Engine, make_engine
@@ -30,11 +29,11 @@ def sample(config: SampleConfig, show: Show) -> CellResult:
 
 def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
     device = torch.device(config.device.kind)
-    result.outcome, result.reason = inputs.obstacle(config, device)
+    result.outcome, result.reason = subject.obstacle(config, device)
     if result.reason:
         return
-    model = inputs.make_model(config, device)
-    tokenizer = inputs.make_tokenizer(config, result.notes)
+    model = subject.make_model(config, device)
+    tokenizer = subject.make_tokenizer(config, result.notes)
     assert tokenizer is not None, "checked before the run"
     texts = checks.read_prompts(config.prompt)
     prompts = [
@@ -50,10 +49,10 @@ def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
         precision=config.precision,
     )
     sampler = make_sampler(config.sampler, batch=1, seed=config.seed, device=device)
-    result.tags |= identity.tags(
+    result.tags |= fingerprint.tags(
         config, model, [prompt[0].tolist() for prompt in prompts], tokenizer
     )
-    result.tags |= identity.approximate(config.cache)
+    result.tags |= fingerprint.approximate(config.cache)
     for text, prompt in zip(texts, prompts, strict=True):
         show(text, "")
         writer = _Writer(config, engine, sampler, tokenizer)
@@ -66,7 +65,7 @@ def _encode(
     config: SampleConfig, texts: list[str], n: int, tokenizer: Tokenizer, notes: list[str]
 ) -> Tensor:
     cut: list[str] = []
-    prompt = inputs.encode(texts[n], tokenizer, config.model, cut)
+    prompt = subject.encode(texts[n], tokenizer, config.model, cut)
     notes += [f"prompt {n + 1}: {note}" if len(texts) > 1 else note for note in cut]
     return prompt
 
@@ -114,7 +113,7 @@ class _Writer:
 
 def _sum_up(result: CellResult) -> None:
     rows = result.generations
-    result.tags["tinygpt.tokens_sha256"] = identity.sha256([row["new_ids"] for row in rows])
+    result.tags["tinygpt.tokens_sha256"] = fingerprint.sha256([row["new_ids"] for row in rows])
     figures: dict[str, float] = {"new_tokens": sum(len(row["new_ids"]) for row in rows)}
     for name in ("distinct_2", "mean_logprob_nats"):
         values = [row[name] for row in rows if row[name] is not None]

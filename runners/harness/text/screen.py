@@ -4,7 +4,7 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from runners.harness.text.stream import printable, reader_gone
+from runners.harness.terminal import printable, reader_gone
 
 
 class Screen:

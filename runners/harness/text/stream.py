@@ -1,8 +1,6 @@
 """A text as it comes, token by token: whole characters only, and ended by a stop string."""
 
 import codecs
-import os
-import sys
 
 from tinygpt.tokenizer import Tokenizer
 
@@ -46,16 +44,3 @@ class TextStream:
     def _show(self, until: int) -> str:
         shown, self._shown = self.text[self._shown : until], max(self._shown, until)
         return shown
-
-
-def reader_gone() -> None:
-    """Standard output has no reader any more (``| head``): the rest is said to nobody."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def printable(text: str) -> str:
-    """A text that cannot steer a terminal: control characters but line feed and tab become
-    U+FFFD. A model that writes bytes writes these, too.
-    """
-    steers = (*range(9), *range(11, 32), *range(127, 160))
-    return text.translate(dict.fromkeys(steers, "�"))

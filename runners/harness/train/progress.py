@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from runners.harness.launch.progress import console
-from runners.harness.sweep.plan import duration
+from runners.harness.terminal import console, duration
 from runners.harness.train.trainer import Row
 
 _REDRAW_S = 0.2

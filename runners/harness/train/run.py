@@ -16,7 +16,8 @@ from runners.harness import stats
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.machine import environment
 from runners.harness.measure.guard import guarded
-from runners.harness.store.disk import LOSSES, SAMPLES, STEPS, CellResult, Place
+from runners.harness.measure.result import CellResult
+from runners.harness.store.disk import LOSSES, SAMPLES, STEPS, Place
 from runners.harness.train import baselines
 from runners.harness.train import report as train_report
 from runners.harness.train import state as train_state

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runners.harness.config.compose import flatten
+from runners.harness.config.conversion import flatten
 from runners.harness.config.paths import absolute, why_not_published
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.train.trainer import Row, Trainer

@@ -10,7 +10,7 @@ from rich.cells import set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from runners.harness.text.stream import printable
+from runners.harness.terminal import printable
 
 _BEFORE, _AFTER = 150, 450
 """Characters shown of two texts before and after they part."""

@@ -12,11 +12,10 @@ from torch import Tensor
 from runners.harness.config.checks import read_prompt
 from runners.harness.config.text_schema import VerifyConfig
 from runners.harness.machine import environment
-from runners.harness.measure import fingerprint as identity
-from runners.harness.measure import subject as inputs
+from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.cell import Report
 from runners.harness.measure.guard import guarded
-from runners.harness.store.disk import CellResult
+from runners.harness.measure.result import CellResult
 from runners.harness.verify.caches import (
     Closeness,
     check_keys_seen,
@@ -83,15 +82,15 @@ def _verify_caches(config: VerifyConfig, result: CellResult, report: Report) -> 
     report("load")
     device = torch.device(config.device.kind)
     model, tokenizer = (
-        inputs.make_model(config, device),
-        inputs.make_tokenizer(config, result.notes),
+        subject.make_model(config, device),
+        subject.make_tokenizer(config, result.notes),
     )
     text = read_prompt(config.prompt)
     assert text is not None, "the schema gives one"
-    prompt = inputs.encode(text, tokenizer, config.model, result.notes).to(device)
-    result.tags |= identity.tags(config, model, prompt.tolist())
+    prompt = subject.encode(text, tokenizer, config.model, result.notes).to(device)
+    result.tags |= fingerprint.tags(config, model, prompt.tolist())
     runs = _generate(config, model, prompt, report)
-    result.tags["tinygpt.tokens_sha256"] = identity.sha256([run.new for run in runs])
+    result.tags["tinygpt.tokens_sha256"] = fingerprint.sha256([run.new for run in runs])
     prompt_ids = prompt[0].tolist()
     before = tokenizer.decode(prompt_ids) if tokenizer else None
     result.generations = [
@@ -241,7 +240,7 @@ def _tags_without_model(config: VerifyConfig) -> dict[str, str]:
     """What identifies a run of the sampler's checks alone."""
     what = {"check": config.check, "seed": config.seed, "device": config.device.kind}
     code = environment.code()["sha256"]
-    return {"tinygpt.cell_hash": identity.sha256({**what, "code": code})}
+    return {"tinygpt.cell_hash": fingerprint.sha256({**what, "code": code})}
 
 
 def _title(config: VerifyConfig) -> str:

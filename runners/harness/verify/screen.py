@@ -7,7 +7,7 @@ import textwrap
 from rich.console import Console
 from rich.text import Text
 
-from runners.harness.store.disk import CellResult
+from runners.harness.measure.result import CellResult
 from runners.harness.verify.report import pair, side_by_side
 
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped", "seen": ""}

@@ -1,0 +1,202 @@
+"""From what Hydra composed to typed, checked config; and from its errors to one line each."""
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+
+from runners.harness.config import grammar
+from runners.harness.config.grammar import hint
+from runners.harness.config.paths import absolute, results_dir, settled
+from runners.harness.config.schemas import SCHEMAS
+from runners.harness.errors import UsageError, first_line, require_utf8
+
+C = TypeVar("C")
+
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+CHANGES_NOTHING = ("timing", "tracking", "resume", "plan")
+"""Parts of a config that change neither tokens nor their time."""
+_TYPES = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
+
+
+def register() -> None:
+    """Tell Hydra our schemas, resolvers and parser; safe to repeat."""
+    import secrets
+
+    grammar.install()
+    store = ConfigStore.instance()
+    for name, schema in SCHEMAS.items():
+        store.store(name=f"{name}_schema", node=schema)
+    OmegaConf.register_new_resolver("results_dir", lambda: str(results_dir()), replace=True)
+    OmegaConf.register_new_resolver("absolute", lambda path: str(absolute(path)), replace=True)
+    OmegaConf.register_new_resolver(
+        "new_id", lambda: secrets.token_hex(4), use_cache=True, replace=True
+    )
+
+
+def to_config(cfg: DictConfig, schema: type[C]) -> C:
+    """The typed config of ``cfg``, every range checked; UsageError for the first that is off."""
+    try:
+        own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+        values = OmegaConf.to_container(own, resolve=True)
+        assert isinstance(values, dict)
+        return from_dict(values, schema)
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from None
+
+
+def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
+    """Build ``schema`` from plain values, part by part, so that an error names the whole key."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), _exact(values, schema))
+        assert isinstance(merged, DictConfig)
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    parts = {}
+    for field in fields(schema):  # type: ignore[arg-type]
+        try:
+            part = merged[field.name]
+            parts[field.name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
+        except ValueError as error:
+            raise UsageError(f"{field.name}.{error}") from None
+    try:
+        return schema(**parts)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _exact(values: dict[Any, Any], schema: Any, prefix: str = "") -> dict[Any, Any]:
+    """Values as a config of ``schema`` holds them: every path absolute, and ``${`` in a text
+    escaped for OmegaConf. Raises ValueError for a text that no config can hold.
+    """
+    known = {field.name: field for field in fields(schema)} if is_dataclass(schema) else {}
+    hints = get_type_hints(schema) if known else {}
+    exact: dict[Any, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict):
+            exact[name] = _exact(value, hints.get(name), f"{key}.")
+        elif isinstance(value, str):
+            exact[name] = _exact_text(key, value, known[name].metadata if name in known else {})
+        else:
+            exact[name] = value
+    return exact
+
+
+def _exact_text(key: str, text: str, metadata: Mapping[str, str]) -> str:
+    if text == "???":
+        raise ValueError(
+            f"{key}=???: is Hydra's sign for a missing value; {hint(key, quotes=False)}"
+        )
+    if "path" in metadata:
+        try:
+            text = settled(text, metadata["path"])
+        except ValueError as error:
+            raise ValueError(f"{key}={text}: {error}") from None
+    require_utf8(f"{key}={text}")
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
+
+
+@contextmanager
+def before_anything_runs() -> Iterator[None]:
+    """Whatever goes wrong inside is a UsageError, an exception that nobody foresaw included: in a
+    callback Hydra would make a warning of it, and the run would go on unchecked.
+    """
+    try:
+        yield
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from error
+    except Exception as error:
+        raise UsageError(
+            f"internal error in a check: {first_line(error)}; nothing was run; "
+            "TINYGPT_DEBUG=1 shows where"
+        ) from error
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong in one line: the value, what is allowed, what to do."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.options:
+        options = ", ".join(sorted(error.options, key=lambda o: (len(o) if o.isdigit() else 0, o)))
+        group, _, option = (error.missing_cfg_file or "").rpartition("/")
+        return f"{group}={option}: no such option; choose one of {options}"
+    swept = re.search(r"(?:argument|parameters) '(.*?)'(?:\n| requires --multirun)", text, re.S)
+    if swept:
+        word = " ".join(swept[1].split())
+        key = word.partition("=")[0].lstrip("+")
+        if key in grammar.FREE_KEYS:
+            return f"{word}: commas make it a list of values, which is a sweep; {hint(key)}"
+        return f"{word}: a list of values is a sweep; add -m"
+    if isinstance(error, OverrideParseException):
+        word = " ".join(error.override.split())
+        key = word.partition("=")[0].lstrip("+")
+        if key in grammar.all_text_keys() or key.startswith("hydra."):
+            return f"{word}: is not a value in Hydra's grammar; {hint(key)}"
+        return f"{word}: cannot be read as key=value ({text.splitlines()[0]})"
+    if isinstance(cause, InterpolationResolutionError):
+        reason = str(cause).splitlines()[0]
+        return f"{cause.full_key}: ${{...}} refers to another key, and here: {reason}; take it out"
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return _unknown_key(cause)
+    if isinstance(cause, OmegaConfBaseException):
+        message = (cause.msg or str(cause)).splitlines()[0]
+        for name, meaning in _TYPES.items():
+            message = re.sub(
+                rf"Value '(.*)' of type '\w+' could not be converted to {name}",
+                rf"'\1' is not {meaning}",
+                message,
+            )
+        return f"{cause.full_key}: {message}" if cause.full_key else message
+    return " ".join(text.split())
+
+
+def _unknown_key(error: OmegaConfBaseException) -> str:
+    full_key = str(error.full_key or error.key)
+    parent = error.parent_node
+    keys = sorted(str(key) for key in parent) if isinstance(parent, DictConfig) else []
+    keys = [key for key in keys if key != "hydra" and key != error.key]
+    group = full_key.rpartition(".")[0]
+    close = difflib.get_close_matches(str(error.key), keys, n=1)
+    hint = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
+    return f"{full_key}: no such key; {hint}{group or 'the config'} has {', '.join(keys)}"
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A dataclass config as plain nested values, for yaml and json."""
+    assert is_dataclass(config)
+    assert not isinstance(config, type)
+    return asdict(config)
+
+
+def digest(config: Any) -> str:
+    """A digest of what a config asks for, the same wherever and however often it is run."""
+    asked = {key: value for key, value in to_dict(config).items() if key not in CHANGES_NOTHING}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,36 @@
+"""How every room talks to people: the console, safe text, durations, one line to standard error."""
+
+import os
+import sys
+
+from rich.console import Console
+
+# Prompts and reasons are text, not rich's markup.
+console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+
+
+def complain(message: str) -> None:
+    """One line to standard error."""
+    print(message, file=sys.stderr)
+
+
+def reader_gone() -> None:
+    """Standard output has no reader any more (``| head``): the rest is said to nobody."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def printable(text: str) -> str:
+    """A text that cannot steer a terminal: control characters but line feed and tab become
+    U+FFFD. A model that writes bytes writes these, too.
+    """
+    steers = (*range(9), *range(11, 32), *range(127, 160))
+    return text.translate(dict.fromkeys(steers, "�"))
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
