@@ -53,6 +53,7 @@ BENCH = EntryPoint(
     check=KINDS["bench"].check,
     prepare="runners.harness.sweep.around:prepared",
     around="runners.harness.sweep.around:tracked",
+    keeps=True,
 )
 
 

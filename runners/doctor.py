@@ -11,12 +11,14 @@ from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint
 
 USAGE = """\
-usage: python -m runners.doctor [fix=true] [prune=30d]
+usage: python -m runners.doctor [fix=true] [prune=30d] [gone=HOST]
 
   python -m runners.doctor                    tells what is wrong, and changes nothing
   python -m runners.doctor fix=true           mends it; a second time changes nothing
   python -m runners.doctor prune=30d fix=true removes what ended more than 30 days ago as well (12h
                                               for hours); never what runs, nor checkpoints/
+  python -m runners.doctor gone=HOST fix=true ends what ran on another machine that will not come
+                                              back; without it, what runs there is left alone
 
 It finds cells and sweeps whose process is gone, results on disk that never reached MLflow, a store
 that was moved or deleted, and a database that the installed MLflow cannot open.

@@ -47,6 +47,7 @@ SAMPLE = EntryPoint(
     lambda: USAGE.rstrip(),
     check=KINDS["sample"].check,
     around="runners.harness.text.grid:tracked",
+    keeps=True,
 )
 
 

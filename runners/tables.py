@@ -65,7 +65,13 @@ def _tables(config: TablesConfig) -> "list[Table]":
     return [table for table in shown if config.table in ("all", table.name)]
 
 
-TABLES = EntryPoint("tables", job, TablesConfig, lambda: USAGE.rstrip())
+TABLES = EntryPoint(
+    "tables",
+    job,
+    TablesConfig,
+    lambda: USAGE.rstrip(),
+    alone="one command shows one choice of tables; leave it out (sweep=A,B pools)",
+)
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ TRAIN = EntryPoint(
     check=KINDS["train"].check,
     prepare="runners.harness.train.inputs:prepared",
     around="runners.harness.launch.tracked:named_sweep",
+    keeps=True,
 )
 
 

@@ -44,6 +44,7 @@ VERIFY = EntryPoint(
     lambda: USAGE.rstrip(),
     check=KINDS["verify"].check,
     around="runners.harness.launch.tracked:named_sweep",
+    keeps=True,
 )
 
 

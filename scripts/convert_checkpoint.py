@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tinygpt.checkpoint import save_model
+from tinygpt.checkpoint import FILES, save_model
 from tinygpt.config import ModelConfig, PrecisionConfig
 from tinygpt.model import GPT
 from tinygpt.tokenizer import Tokenizer
@@ -169,6 +169,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(
                 f"--tokenizer={options.tokenizer}: has {tokenizer.vocab_size} entries and the "
                 f"model {model.config.vocab_size}: give the one it was trained with"
+            )
+        old = [name for name in FILES if (options.out / name).exists()]
+        if old:
+            raise ValueError(
+                f"--out={options.out}: has a {old[0]}, and nothing is replaced; name a new folder, "
+                "or move that one away"
             )
         precision = PrecisionConfig(kind=options.precision)
         save_model(model, options.out, precision=precision, tokenizer=tokenizer)

@@ -234,6 +234,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with Progress(*columns, console=console) as progress:
             text = make_corpus(options.base, options.cache, progress)
+        if options.out.is_file() and options.out.read_bytes() != text.encode():
+            raise FetchError(
+                f"--out={options.out}: another text is there and is not replaced; move it away, or "
+                "name another file"
+            )
         write_whole(options.out, text.encode())
     except (FetchError, OSError) as error:
         console.print(f"fetch_corpus: {error}")

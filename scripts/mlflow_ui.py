@@ -20,6 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runners.harness.store.local import to_uri
+
 
 def main() -> int:
     """Run the server until Ctrl-C; returns its exit status."""
@@ -45,7 +47,7 @@ def main() -> int:
     }
     print(f"http://{arguments.host}:{arguments.port} (Ctrl-C ends it)", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", arguments.host, "--workers", "1"]
-    command += ["--port", str(arguments.port), "--backend-store-uri", f"sqlite:///{database}"]
+    command += ["--port", str(arguments.port), "--backend-store-uri", to_uri(database)]
     if arguments.allowed_hosts:
         command += ["--allowed-hosts", arguments.allowed_hosts]
     server = subprocess.Popen(command, env=environment)

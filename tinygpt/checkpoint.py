@@ -22,6 +22,14 @@ from tinygpt.weights import check_file, plain_name
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
 """What the weights of a precision are held in; int8 ones as the fp32 that they stand for."""
+FILES = (
+    "README.md",
+    "config.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "model.safetensors",
+)
+"""What a checkpoint that ``save_model`` wrote consists of."""
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",  # a LlamaTokenizer would put <s> in front
     "bos_token": EOT,

@@ -151,6 +151,8 @@ def test_a_folder_without_results_is_well(tmp_path: Path, treat: Doctor) -> None
 def test_a_cell_whose_process_is_gone_becomes_a_row(store: Store, treat: Doctor) -> None:
     folder = begun(store.dir / "cells" / "abcd1234")
     (folder / "timings.tmp").write_text('{"half": [')
+    (folder / "mine.tmp").write_text("a stranger's")
+    os.utime(folder / "mine.tmp", (1.0, 1.0))
     (folder / "environment.json").unlink()
     os.utime(folder / "timings.tmp", (time.time() + 50, time.time() + 50))
     ended = (folder / "timings.tmp").stat().st_mtime
@@ -164,7 +166,7 @@ def test_a_cell_whose_process_is_gone_becomes_a_row(store: Store, treat: Doctor)
     assert cell["outcome"] == "interrupted"
     assert cell["reason"] == f"its process ({who}) was gone; the doctor ended it"
     assert cell["ended"] == ended
-    assert not list(folder.glob("*.tmp"))
+    assert [path.name for path in folder.glob("*.tmp")] == ["mine.tmp"]
     (run,) = store.search("bench", "")
     assert run.info.status == "KILLED"
     assert run.info.end_time == int(ended * 1000)
@@ -215,6 +217,34 @@ def test_of_another_host_nothing_can_be_told(store: Store, treat: Doctor) -> Non
     late = {"ended": time.time() - 3600.0}
     change(store.dir / "cells" / "fresh000" / "cell.json", late)
     assert "cell fresh000: its result is not in MLflow; delivered" in treat(store.dir, fix=True)[1]
+
+
+def test_a_host_that_is_gone_for_good_is_told_to_the_doctor(store: Store, treat: Doctor) -> None:
+    begun(store.dir / "cells" / "abcd1234", **OTHER)
+    begun(store.dir / "cells" / "abcd5678", **OTHER | {"host": "a-third"})
+    swept(store, "feed0000", 1, **OTHER)
+    done(store.dir / "cells" / "fresh000", **OTHER)
+    stray = swept(store, "feed1111", 0, **OTHER)
+    shutil.rmtree(stray)
+    notes = [line for line in treat(store.dir)[1] if line.startswith("note: ")]
+    assert [line for line in notes if "another-machine" in line] == [
+        line
+        for line in notes
+        if line.endswith("left alone (gone=another-machine says it does not)")
+    ]
+    assert len(notes) == 4
+    told = mended(treat, store.dir, 4, gone="another-machine")
+    assert [line.rpartition("fix=true ")[2] for line in told if "note: " not in line] == [
+        "ends it as ok",
+        "makes it an interrupted row",
+        "delivers it",
+        "ends it as interrupted",
+    ]
+    by_cell = {run.data.tags.get("tinygpt.cell"): run for run in store.search("bench", "")}
+    assert by_cell["abcd1234"].info.status == "KILLED"
+    assert "abcd5678" not in by_cell  # of a host of which nobody said so
+    with pytest.raises(ValueError, match="is this machine, which tells itself what still runs"):
+        DoctorConfig(gone=platform.node())
 
 
 def test_what_runs_is_left_alone(store: Store, treat: Doctor) -> None:
@@ -463,7 +493,9 @@ def test_a_schema_that_mlflow_cannot_open_is_told_with_the_cure(
     before = state(store.dir)
     left, (older, dead, summary) = treat(store.dir)
     assert older.startswith(f"{path}: its schema (90e64c465722) is older than that of mlflow ")
-    assert older.endswith(f"; copy the file, then: mlflow db upgrade sqlite:///{path}")
+    copied = f"cp {path} {path}.90e64c465722"
+    assert f"this copies and upgrades it: {copied} && " in older
+    assert older.endswith(f" && mlflow db upgrade sqlite:///{path}")
     assert "cell b1" in dead
     assert (left, summary) == (2, "2 findings; fix=true mends 1")
     with_revision(store.dir, "f00000000000")
@@ -521,7 +553,8 @@ def test_old_results_are_removed_and_what_runs_is_not(store: Store, treat: Docto
             os.utime(path, (LONG_AGO, LONG_AGO))
     age(done(old))
     sweep = swept(store, "feed0000", 2, started=LONG_AGO)
-    store.end_sweep(json.loads((sweep / "sweep.json").read_text())["run_id"], "ok", sweep)
+    run_id = json.loads((sweep / "sweep.json").read_text())["run_id"]
+    store.end_sweep(run_id, "ok", sweep / "tables")
     for n in range(2):
         age(sweep / str(n))
     old_run = store.log_cell(old)
@@ -566,6 +599,97 @@ def test_pruning_touches_nothing_outside(store: Store, tmp_path: Path, treat: Do
     assert (tmp_path / "outside" / "link0000" / "cell.json").exists()
 
 
+STRANGERS = ("sweeps/feed0000/notes.md", "sweeps/feed0000/tables/mine.csv")
+STRANGERS += ("sweeps/feed0000/1/mine.txt", "cells/a1/plots/a.png")
+
+
+@pytest.mark.parametrize("where", [*STRANGERS, "artifacts/bench/{run}/artifacts/mine.txt"])
+def test_what_somebody_put_into_a_folder_is_not_pruned(
+    where: str, store: Store, treat: Doctor
+) -> None:
+    folder = done(store.dir / "cells" / "a1")
+    age(folder)
+    run_id = store.log_cell(folder)
+    sweep = swept(store, "feed0000", 2, started=LONG_AGO)
+    store.end_sweep(json.loads((sweep / "sweep.json").read_text())["run_id"], "ok", sweep / "no")
+    for n in range(2):
+        age(sweep / str(n))
+    theirs = store.dir / where.format(run=run_id)
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("mine")
+    left, did = treat(store.dir, fix=True, prune="30d")
+    assert left == 0
+    kept = "sweep feed0000" if "sweeps" in where else "cell a1"
+    assert (
+        f"note: {kept}: ended 2020-09-13, longer ago than 30d; left alone, since {theirs} is "
+        in ("\n".join(did))
+    )
+    assert theirs.read_text() == "mine"
+    assert folder.exists() == (kept == "cell a1")
+    assert sweep.exists() == (kept == "sweep feed0000")
+
+
+def test_pruning_removes_nothing_beside_what_it_moved(store: Store, treat: Doctor) -> None:
+    folder = done(store.dir / "cells" / "a1")
+    age(folder)
+    run_id = store.log_cell(folder)
+    theirs = [store.dir / ".pruned" / "mine.txt", store.dir / "artifacts/bench" / run_id / "b.txt"]
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    left, did = treat(store.dir, fix=True, prune="30d")
+    assert left == 0
+    assert did[0] == f"note: {theirs[0]}: it was not removed to its end; remove it yourself"
+    assert did[-1] == "1 mended"
+    assert not folder.exists()
+    assert [path.read_text() for path in theirs] == ["mine", "mine"]
+    assert [p.name for p in theirs[1].parent.iterdir()] == ["b.txt"]
+
+
+def test_a_run_that_names_another_place_for_its_artifacts_is_not_pruned(
+    store: Store, treat: Doctor
+) -> None:
+    folder = done(store.dir / "cells" / "a1")
+    age(folder)
+    run_id = store.log_cell(folder)
+    weights = store.dir / "checkpoints" / "mine" / "config.json"
+    (weights.parent / "artifacts").mkdir(parents=True)
+    weights.write_text("mine")
+    with closing(sqlite3.connect(store.dir / "mlflow.db")) as database, database:
+        values = ((weights.parent / "artifacts").as_uri(), run_id)
+        database.execute("UPDATE runs SET artifact_uri = ? WHERE run_uuid = ?", values)
+    _, did = treat(store.dir, fix=True, prune="30d")
+    assert "left alone, since " in did[0]
+    assert did[0].endswith("checkpoints/mine/artifacts is not where a run has its artifacts")
+    assert weights.read_text() == "mine"
+    assert folder.exists()
+
+
+def test_what_belongs_to_a_deleted_experiment_waits_for_its_user(
+    store: Store, treat: Doctor
+) -> None:
+    store.log_cell(done(store.dir / "cells" / "a1"))
+    identity = store.experiment_id("bench")
+    store.client.delete_experiment(identity)
+    done(store.dir / "cells" / "b1")
+    begun(store.dir / "cells" / "c1")
+    restore = f"mlflow experiments restore --experiment-id {identity}"
+    left, told = treat(store.dir)
+    assert (left, told[-1]) == (2, "2 findings; fix=true mends 1")
+    assert told[0].startswith("cell b1: its result is not in MLflow; the experiment tinygpt/bench")
+    assert told[0].endswith(restore)
+    left, did = treat(store.dir, fix=True)
+    assert (left, did[-1]) == (2, "1 mended, 2 left")
+    assert json.loads((store.dir / "cells/c1/cell.json").read_text())["outcome"] == "interrupted"
+    after = state(store.dir)
+    left, did = treat(store.dir, fix=True)
+    assert (left, did[-1]) == (2, "0 mended, 2 left")
+    assert state(store.dir) == after
+    assert store.client.get_experiment(identity).lifecycle_stage == "deleted"
+    store.client.restore_experiment(identity)
+    assert len(mended(treat, store.dir, 2)) == 2
+
+
 def test_a_deleted_experiment_outlives_the_pruning(store: Store, treat: Doctor) -> None:
     binned = store.client.create_experiment("mine")
     store.client.create_run(binned)
@@ -593,7 +717,7 @@ def test_a_server_is_asked_in_pages_and_not_pruned(
         return real(client, ids, where, view, 1, **more)
 
     served = Store(tmp_path / "elsewhere", store.uri)
-    assert doctor_store.database(served) is None
+    assert served.own_database is None
     with monkeypatch.context() as patch:
         patch.setattr(type(store.client), "search_runs", one_a_page)
         assert doctor_store.read_runs(served).by_id == local

@@ -158,4 +158,4 @@ def test_a_server_out_of_reach_is_one_finding(
 def test_help_tells_what_it_does(doctor: Doctor) -> None:
     status, out, _ = doctor("--help")
     assert status == 0
-    assert out.startswith("usage: python -m runners.doctor [fix=true] [prune=30d]")
+    assert out.startswith("usage: python -m runners.doctor [fix=true] [prune=30d] [gone=HOST]")

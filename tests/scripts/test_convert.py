@@ -248,3 +248,18 @@ def test_c6_a_file_cut_short_is_one_line_with_the_path(
     assert status == 2
     assert str(path) in line
     assert "cannot be read" in line or "refused" in line
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md"])
+def test_files_of_others_are_not_replaced(
+    convert: Callable[..., tuple[int, str]], model: GPT, out: Path, name: str
+) -> None:
+    out.mkdir()
+    (out / name).write_text("theirs")
+    status, line = convert(state(model))
+    assert status == 2
+    assert line.endswith(
+        f"--out={out}: has a {name}, and nothing is replaced; name a new folder, or move that one "
+        "away"
+    )
+    assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, "theirs")]

@@ -246,3 +246,15 @@ def test_the_published_books(site: Site, monkeypatch: pytest.MonkeyPatch) -> Non
     corpus = Path(os.environ.get("TINYGPT_CORPUS", ""))
     if corpus.name == "holmes.txt":
         assert text == corpus.read_bytes().decode()
+
+
+def test_a_text_of_others_is_not_replaced(site: Site) -> None:
+    assert site.run() == 0
+    assert site.run() == 0  # its own is as it was
+    site.out.write_text("a thesis")
+    assert site.run() == 1
+    assert site.last_error() == (
+        f"fetch_corpus: --out={site.out}: another text is there and is not replaced; move it away, "
+        "or name another file"
+    )
+    assert site.out.read_text() == "a thesis"

@@ -25,6 +25,7 @@ from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk
 from runners.harness.store.disk import Place
+from runners.harness.store.find import find_top
 from runners.harness.store.tracking import Store, TrackingError, open_store
 
 Bench = Callable[..., tuple[int, str, str]]
@@ -247,15 +248,32 @@ def test_the_stored_config_holds_the_text_as_it_was(
     assert run.data.params["prompt.text"] == text
 
 
-def test_a_deleted_experiment_is_restored(results: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("served", [False, True])
+def test_a_deleted_experiment_is_named_and_not_restored(
+    served: bool, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = Store(results)
     first = one.log_cell(finished_cell(tmp_path / "cells" / "a1"))
-    one.client.delete_experiment(one.experiment_id("bench"))
-    other = Store(results)
-    second = other.log_cell(finished_cell(tmp_path / "cells" / "a2"))
-    assert other.client.get_experiment(other.experiment_id("bench")).lifecycle_stage == "active"
-    assert {run.info.run_id for run in other.search("bench", "")} >= {second}
-    assert other.client.get_run(first).info.run_id == first
+    identity = one.experiment_id("bench")
+    one.client.delete_experiment(identity)
+    if served:  # a store that only MLflow knows
+        monkeypatch.setattr(Store, "database", None)
+    other = Store(results, one.uri if served else "")
+    command = f"MLFLOW_TRACKING_URI={one.uri} mlflow experiments restore --experiment-id {identity}"
+    told = "the experiment tinygpt/bench was deleted, and its runs with it; this restores them: "
+    told += command
+    with pytest.raises(TrackingError) as ended:
+        other.log_cell(finished_cell(tmp_path / "cells" / "a2"))
+    assert str(ended.value) == f"{one.uri}: {told}"
+    assert other.deleted("bench") == told
+    assert other.deleted("sample") == ""
+    with pytest.raises(ValueError, match="no such sweep or cell") as missing:
+        find_top(other, "a1")
+    assert str(missing.value).endswith(told)
+    assert other.client.get_experiment(identity).lifecycle_stage == "deleted"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", command], env=environment, capture_output=True, check=True)
+    assert [run.info.run_id for run in Store(results).search("bench", "")] == [first]
 
 
 def test_the_experiment_opens_the_view_for_models(store: Store) -> None:

@@ -20,7 +20,8 @@ from runners.harness.config.schema import BenchConfig, DeviceConfig, PromptConfi
 from runners.harness.machine import environment
 from runners.harness.measure import cell, fingerprint, subject
 from runners.harness.measure.result import CellResult
-from runners.harness.store.tracking import TRACKED, Store
+from runners.harness.store.disk import TRACKED
+from runners.harness.store.tracking import Store
 from runners.harness.sweep import around, plan, resume
 from runners.harness.tables.frames import cells
 from tests import small_text

@@ -181,7 +181,7 @@ def test_what_was_deleted_is_gone(filled: Filled) -> None:
 
 def test_the_database_and_mlflow_tell_the_same(store: Store) -> None:
     """When MLflow changes its tables, this fails."""
-    path = runs_table._database(store)
+    path = store.database
     assert path is not None
     found, _ = runs_table._from_database(path)
     assert sorted(found, key=str) == sorted(runs_table._from_mlflow(store), key=str)
@@ -192,7 +192,7 @@ def test_a_server_tells_all_but_how_many_of_a_sweep_are_ok(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = rows(store)
-    monkeypatch.setattr(runs_table, "_database", lambda store: None)
+    monkeypatch.setattr(Store, "database", None)
     sweeps = [r["kind"].endswith("sweep") for r in here]
     wanted = [r | {"ok": None} if s else r for r, s in zip(here, sweeps, strict=True)]
     assert rows(store) == wanted

@@ -53,7 +53,7 @@ def test_a_store_that_cannot_be_reached_is_known_before_anything_is_learnt(
     monkeypatch.setattr(Store, "open_cell", refuse)
     ended = train(capfd)
     assert ended.status == 2
-    assert ended.line == "train: tracking: http://127.0.0.1:9: refused; nothing was run"
+    assert ended.line == "train: nothing was run; tracking: http://127.0.0.1:9: refused"
     assert not list(train.results.glob("c*/*"))
 
 

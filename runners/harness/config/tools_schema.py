@@ -1,5 +1,6 @@
 """The dataclasses behind what looks at finished runs: tables, rerun, compare, doctor."""
 
+import platform
 import re
 from dataclasses import dataclass, field
 
@@ -116,12 +117,18 @@ class DoctorConfig:
     """Mend what is found; otherwise it is only told."""
     prune: str | None = None
     """An age such as ``30d`` or ``12h``: older sweeps and lone cells are removed."""
+    gone: str | None = None
+    """A host that will not come back: what it ran ends as that of a process that is gone."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         require(
             self.prune is None or self.prune_s > 0.0,
             f"prune={self.prune}: must be an age in days or hours, such as 30d or 12h",
+        )
+        require(
+            self.gone != platform.node(),
+            f"gone={self.gone}: is this machine, which tells itself what still runs; leave it out",
         )
 
     @property

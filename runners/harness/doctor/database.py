@@ -2,29 +2,18 @@
 artefacts are. Found and mended without MLflow, which cannot open such a file, or changes it.
 """
 
-import re
-import sqlite3
 from contextlib import closing
 from functools import partial
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from filelock import FileLock
 
+from runners.harness.config.paths import unwritable
 from runners.harness.doctor.disk import Finding
-from runners.harness.doctor.store import connect, local_path, tables_of
-
-_REVISION = re.compile(r"""^(down_)?revision\b[^=]*=\s*["'](\w+)["']""", re.MULTILINE)
-_AFRESH = "move it away; fix=true then makes a new store of what is on disk"
-
-
-class _Schema(NamedTuple):
-    revision: str
-    tables: set[str]
-    used: bool
-    """Whether anything of a user's is in it."""
+from runners.harness.doctor.store import local_path
+from runners.harness.store import local as local_store
+from runners.harness.store.local import connect, tables_of
 
 
 class _Lost(NamedTuple):
@@ -44,62 +33,22 @@ _COLUMNS = {
 
 def schema(path: Path) -> Finding | None:
     """What keeps the installed MLflow from opening the file, if anything does."""
-    known, head = _revisions()
-    try:
-        found = _schema(path)
-        if found.tables and not found.used and found.revision != head:
-            with FileLock(path.parent / "mlflow.lock"):  # unless it is being made just now
-                found = _schema(path)
-    except sqlite3.Error as error:
-        return Finding(f"{path}: {error}", _AFRESH)
-    if not found.tables or not head or found.revision == head:
-        return None
-    if "experiments" not in found.tables:
-        return Finding(f"{path}: a database, but none of MLflow's", _AFRESH)
-    if not found.used:
-        what = f"{path}: making it was cut short, so that MLflow cannot open it; no run is in it"
-        return Finding(what, "removes it", partial(_remove, path))
-    theirs, ours = f"{path}: its schema ({found.revision})", f"mlflow {metadata.version('mlflow')}"
-    if found.revision in known:
-        upgrade = f"copy the file, then: mlflow db upgrade sqlite:///{path}"
-        return Finding(f"{theirs} is older than that of {ours} ({head})", upgrade)
-    newer = f"{theirs} is unknown to {ours}, it was made by a newer one"
-    return Finding(newer, "pip install --upgrade mlflow")
-
-
-def _schema(path: Path) -> _Schema:
-    with closing(connect(path)) as connection:
-        tables = tables_of(connection)
-        rows = [("",)]
-        if "alembic_version" in tables:
-            rows = connection.execute("SELECT version_num FROM alembic_version").fetchall() or rows
-        used = any(
-            connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()
-            for table in ("runs", "experiments WHERE name != 'Default'")
-            if table.split()[0] in tables
-        )
-    return _Schema(rows[0][0], tables, used)
-
-
-def _revisions() -> tuple[set[str], str]:
-    """Every schema that the installed MLflow knows, and its own; nothing where that is not told.
-
-    Read from the files of its migrations: to import them, as Alembic does, takes seconds.
-    """
-    spec = find_spec("mlflow")
-    folders = [Path(path) for path in (spec and spec.submodule_search_locations) or ()]
-    known: set[str] = set()
-    before: set[str] = set()
-    for path in (p for f in folders for p in f.glob("store/db_migrations/versions/*.py")):
-        for down, revision in _REVISION.findall(path.read_text(encoding="utf-8")):
-            (before if down else known).add(revision)
-    heads = known - before
-    return known, heads.pop() if len(heads) == 1 else ""
+    found = local_store.obstacle(path)
+    if found and found.unfinished and not unwritable(path.parent):
+        with FileLock(path.parent / "mlflow.lock"):  # unless it is being made just now
+            found = local_store.obstacle(path)
+    if found and found.unfinished:
+        return Finding(found.what, "removes it", partial(_remove, path))
+    return Finding(found.what, found.cure) if found else None
 
 
 def _remove(path: Path) -> str:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    with FileLock(path.parent / "mlflow.lock"):
+        found = local_store.obstacle(path)
+        if not (found and found.unfinished):
+            return "left as it is: another process has finished it"
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
     return "removed; a new one is made when it is needed"
 
 

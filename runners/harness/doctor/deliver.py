@@ -12,9 +12,9 @@ from runners.harness.doctor.disk import Cell, Unit, read_facts
 from runners.harness.doctor.store import Run, Runs
 from runners.harness.launch.tracked import outcome_of
 from runners.harness.store import record
-from runners.harness.store.disk import write_json
+from runners.harness.store.disk import FILES, TRACKED, write_json
 from runners.harness.store.record import Record
-from runners.harness.store.tracking import TRACKED, Store
+from runners.harness.store.tracking import Store
 
 
 def interrupt(cell: Cell) -> None:
@@ -22,8 +22,8 @@ def interrupt(cell: Cell) -> None:
     ended = cell.ended
     reason = "its process ({pid} on {host}) was gone; the doctor ended it".format(**cell.facts)
     facts = {**cell.facts, "outcome": "interrupted", "reason": reason, "ended": ended}
-    for half in cell.folder.glob("*.tmp"):
-        half.unlink()
+    for half in (name for name in FILES if name.endswith(".tmp")):
+        (cell.folder / half).unlink(missing_ok=True)
     write_json(cell.folder / "cell.json", facts)
     cell.facts = facts
 

@@ -99,11 +99,13 @@ def last_change(cell: Cell) -> float:
     return max([float(cell.facts["started"]), *times])
 
 
-def scan(folder: Path) -> tuple[list[Unit], Processes]:
-    """The sweeps and lone cells of a results folder, and which processes there were after it."""
+def scan(folder: Path, gone: str | None = None) -> tuple[list[Unit], Processes]:
+    """The sweeps and lone cells of a results folder, and which processes there were after it;
+    those of host ``gone`` are gone.
+    """
     units = [_sweep(path) for path in _folders(folder / "sweeps")]
     units += [_lone(path) for path in _folders(folder / "cells")]
-    processes = Processes()
+    processes = Processes(gone)
     for cell in (cell for unit in units for cell in unit.cells):
         if cell.running and processes.state(cell.facts) == "gone":
             cell.facts |= read_facts(cell.folder / "cell.json", _CELL)[0]

@@ -1,7 +1,7 @@
 """Old sweeps and lone cells are removed: their folders, and their runs with all artefacts.
 
-What still runs is never old, and nothing outside the results folder is touched, whatever link or
-URI leads there.
+What still runs is never old. Nothing outside the results folder is touched, whatever link or URI
+leads there, and no sweep or cell in whose folder somebody put a file of their own.
 """
 
 import io
@@ -10,13 +10,14 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 
 from runners.harness.doctor.disk import Finding, Unit
 from runners.harness.doctor.store import Run, Runs, local_path, other_store
 from runners.harness.machine.processes import Processes
+from runners.harness.store.disk import foreign
 from runners.harness.store.tracking import Store
 
 
@@ -24,6 +25,10 @@ def old(
     store: Store, units: list[Unit], processes: Processes, runs: Runs, age: str, age_s: float
 ) -> Iterator[tuple[str, Finding]]:
     """The ids of what ended longer ago than ``age``, each with its finding."""
+    away = _away(store)
+    for left in sorted(away.iterdir()) if away.is_dir() else ():
+        what = f"{left}: it was not removed to its end"
+        yield "", Finding(what, "remove it yourself", counts=False)
     before = time.time() - age_s
     for unit in units:
         own = runs.by_sweep.get(unit.identity, [])
@@ -54,33 +59,56 @@ def _finding(
     day = time.strftime("%Y-%m-%d", time.localtime(ended))
     what = f"{name}: ended {day}, longer ago than {age}"
     paths = [path for run in own if (path := local_path(run.artefacts))]
-    outside = [path for path in [*folders, *paths] if not _inside(path, store.dir)]
-    if outside:
-        where = f"{outside[0]} is not in {store.dir}"
-        return Finding(what, f"left alone, since {where}", counts=False)
+    why = next(filter(None, (_not_ours(path, store.dir) for path in [*folders, *paths])), "")
+    odd = [
+        r for r in own if (p := local_path(r.artefacts)) and p.exists() and not _own(p, r, store)
+    ]
+    if not why and odd:
+        why = f"{odd[0].artefacts} is not where a run has its artifacts"
+    if why:
+        return Finding(what, f"left alone, since {why}", counts=False)
     held = " and ".join(["its folder"] * len(folders) + [f"{len(own)} runs"] * bool(own))
     mend = partial(_remove, store, folders, paths, own)
     return Finding(what, f"removes {held}", mend)
 
 
-def _inside(path: Path, folder: Path) -> bool:
-    """Whether removing ``path`` removes something of ``folder``, or nothing at all."""
-    if not path.exists():
-        return not path.is_symlink()
-    return not path.is_symlink() and path.resolve().is_relative_to(folder.resolve())
+def _not_ours(path: Path, folder: Path) -> str:
+    """Why removing ``path`` would remove something that is not of a run in ``folder``."""
+    if not path.exists() and not path.is_symlink():
+        return ""
+    if path.is_symlink() or not path.resolve().is_relative_to(folder.resolve()):
+        return f"{path} is not in {folder}"
+    strange = foreign(path)
+    return f"{strange} is not of a run" if strange else ""
+
+
+def _own(path: Path, run: Run, store: Store) -> bool:
+    """Whether ``path`` is artifacts/KIND/RUN/artifacts."""
+    kind = path.resolve().parents[1]
+    return (path.parent.name, path.name, kind.parent) == (
+        run.identity,
+        "artifacts",
+        (store.dir / "artifacts").resolve(),
+    )
+
+
+def _away(store: Store) -> Path:
+    """Where a folder is on its way out; half of one could not be told from those that are odd."""
+    return store.dir / ".pruned"
 
 
 def _remove(store: Store, folders: list[Path], paths: list[Path], own: list[Run]) -> str:
     for folder in folders:
-        away = (
-            store.dir / ".pruned"
-        )  # whole until then: half of one could not be told from odd ones
+        away = _away(store)
         away.mkdir(exist_ok=True)
-        folder.rename(away / folder.name)
-        shutil.rmtree(away)
+        shutil.rmtree(folder.rename(away / folder.name))
+        with suppress(OSError):  # something else is in it
+            away.rmdir()
     for path in paths:
         if path.exists():
-            shutil.rmtree(path.parent)  # RUN/artifacts: nothing else is in it
+            shutil.rmtree(path)
+            with suppress(OSError):
+                path.parent.rmdir()
     for run in own:
         if not run.deleted:
             store.client.delete_run(run.identity)

@@ -19,9 +19,10 @@ from runners.harness.doctor import prune as doctor_prune
 from runners.harness.doctor import units as of_unit
 from runners.harness.doctor.database import locations, schema
 from runners.harness.doctor.disk import Finding, scan
-from runners.harness.doctor.store import Runs, database, read_runs
+from runners.harness.doctor.store import Runs, read_runs
 from runners.harness.doctor.units import Ward
 from runners.harness.errors import UsageError, first_line
+from runners.harness.launch.folders import check_writable
 from runners.harness.store.tracking import Store, open_store
 
 
@@ -29,7 +30,7 @@ def run(config: DoctorConfig) -> int:
     """Tell or mend what is wrong; returns how much is left."""
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     store = open_store(config.tracking)
-    if config.prune and database(store) is None:
+    if config.prune and store.own_database is None:
         raise UsageError(
             f"prune={config.prune}: is for the store in tracking.dir, and {store.uri} is another; "
             "delete old runs in its UI, then `mlflow gc` on the server"
@@ -37,6 +38,8 @@ def run(config: DoctorConfig) -> int:
     if not store.dir.is_dir():
         print(f"nothing to mend in {store.dir}: no such folder")
         return 0
+    if config.fix:
+        check_writable(store)
     with _alone(store.dir) if config.fix else nullcontext():
         return _treat(findings(store, config), config.fix, store.dir)
 
@@ -85,14 +88,14 @@ def _summary(done: int, left: int, mendable: int, fix: bool, folder: Path) -> st
 def findings(store: Store, config: DoctorConfig) -> Iterator[Finding]:
     """Everything that is not as it should be."""
     begun_ms = int(time.time() * 1000)
-    file = database(store)
+    file = store.own_database
     file = file if file and file.is_file() else None
     broken = schema(file) if file else None
     if broken:
         yield broken
     elif file:
         yield from locations(file)
-    units, processes = scan(store.dir)
+    units, processes = scan(store.dir, config.gone)
     runs: Runs | None = None
     if broken:
         runs = Runs([]) if broken.mend else None

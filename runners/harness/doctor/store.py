@@ -4,7 +4,6 @@ A local store's file is read as it is: MLflow takes ten seconds to tell of ten t
 two queries tell at once. A server is asked in pages.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,7 +14,9 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from runners.harness.doctor.disk import Unit, read_facts
-from runners.harness.store.tracking import TRACKED, Store
+from runners.harness.store.disk import TRACKED
+from runners.harness.store.local import connect, tables_of, to_path
+from runners.harness.store.tracking import Store
 
 _TAGS = "cell sweep top host pid process_started".split()
 
@@ -64,12 +65,6 @@ class Runs:
         return next((run for run in tops if not run.deleted), tops[0] if tops else None)
 
 
-def database(store: Store) -> Path | None:
-    """The sqlite file of a store that is in its own folder; None for any other."""
-    path = store.dir / "mlflow.db"
-    return path if store.uri == f"sqlite:///{path}" else None
-
-
 def other_store(store: Store, runs: Runs, unit: Unit) -> str:
     """The URI of the store that a sweep or lone cell was tracked in, if it was not in this one."""
     if unit.identity in runs.by_sweep:
@@ -77,9 +72,9 @@ def other_store(store: Store, runs: Runs, unit: Unit) -> str:
     tracked = [read_facts(cell.folder / TRACKED, {"uri"})[0] for cell in unit.cells]
     for facts in [unit.facts, *tracked]:
         uri = str(facts.get("uri", store.uri))
-        path = uri.removeprefix("sqlite:///")
-        moved = path != uri and not Path(path).is_file()  # this one, before it was moved or deleted
-        if uri != store.uri and not moved:
+        path = to_path(uri)
+        moved = path and not path.is_file()  # this one, before it was moved or deleted
+        if uri != store.uri and path != store.own_database and not moved:
             return uri
     return ""
 
@@ -92,20 +87,10 @@ def local_path(uri: str) -> Path | None:
 
 def read_runs(store: Store) -> Runs:
     """All of our runs that are in the store."""
-    path = database(store)
+    path = store.own_database
     if path is None:
         return Runs(_served(store))
     return Runs(_read(path) if path.is_file() else [])
-
-
-def connect(path: Path, mode: str = "ro") -> sqlite3.Connection:
-    """Open an sqlite file that is there."""
-    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=20.0)
-
-
-def tables_of(connection: sqlite3.Connection) -> set[str]:
-    """The names of its tables, and of its indices."""
-    return {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
 
 
 def _read(path: Path) -> Iterator[Run]:

@@ -1,20 +1,20 @@
 """What is wrong with one sweep or lone cell: on disk, and between its folder and MLflow."""
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runners.harness.doctor.deliver import adopt, deliver, end, interrupt, outcome, put_back
 from runners.harness.doctor.disk import Cell, Finding, Unit, settled
-from runners.harness.doctor.store import Run, Runs, database, other_store
+from runners.harness.doctor.store import Run, Runs, other_store
 from runners.harness.errors import first_line
 from runners.harness.machine.processes import Processes
-from runners.harness.store.disk import write_json
-from runners.harness.store.tracking import TRACKED, Store
-
-_OTHER_HOST = "whether it still runs cannot be told from here; left alone"
+from runners.harness.store.disk import TRACKED, write_json
+from runners.harness.store.tracking import Store
 
 
 @dataclass
@@ -61,6 +61,13 @@ def findings(ward: Ward, unit: Unit) -> Iterator[Finding]:
             yield from _left_open(ward, runs, unit)
 
 
+def _elsewhere(what: str, owner: Mapping[str, Any]) -> Finding:
+    """Something that runs on another host, or did."""
+    host = shlex.quote(f"gone={owner['host']}")
+    cure = f"whether it still runs cannot be told from here; left alone ({host} says it does not)"
+    return Finding(f"{what} runs as {owner['pid']} on {owner['host']}", cure, counts=False)
+
+
 def _odd(unit: Unit, folder: Path, why: str) -> Finding:
     if not any(folder.iterdir()):
         return Finding(f"{folder}: an empty folder", "removes it", partial(_remove_empty, folder))
@@ -89,12 +96,12 @@ def _stopped(ward: Ward, unit: Unit, runs: Runs | None) -> Iterator[Finding]:
             mend = partial(_interrupt, ward.store, runs, cell)
             yield Finding(what, "makes it an interrupted row", mend)
         elif cell.running and state == "elsewhere":
-            yield Finding(f"cell {cell.identity}: runs as {who}", _OTHER_HOST, counts=False)
+            yield _elsewhere(f"cell {cell.identity}:", cell.facts)
 
 
 def _interrupt(store: Store, runs: Runs | None, cell: Cell) -> str:
     interrupt(cell)
-    if runs:
+    if runs and not store.deleted(cell.facts["kind"]):
         deliver(store, runs, cell)
     return "an interrupted row now"
 
@@ -103,7 +110,8 @@ def _not_there(ward: Ward, runs: Runs, sweep: Unit) -> Finding:
     """A sweep that the store knows nothing of."""
     lacking = [cell for cell in sweep.cells if not runs.by_cell.get(cell.key)]
     what = f"{sweep.name}: its run and {len(lacking)} results are not in MLflow"
-    return Finding(what, "puts them there", partial(_put_back, ward, runs, sweep))
+    mend = partial(_put_back, ward, runs, sweep)
+    return _delivery(ward, sweep, what, "puts them there", mend)
 
 
 def _put_back(ward: Ward, runs: Runs, sweep: Unit) -> str:
@@ -132,11 +140,17 @@ def _undelivered(ward: Ward, runs: Runs, unit: Unit) -> Iterator[Finding]:
         if cells:
             mend = partial(_deliver, ward.store, runs, cells)
             cure = "delivers it" if len(cells) == 1 else "delivers them"
-            yield Finding(f"{unit.name}: {_results(unit, cells)} {how}", cure, mend)
+            yield _delivery(ward, unit, f"{unit.name}: {_results(unit, cells)} {how}", cure, mend)
     if untold:
         cells = [cell for cell, _ in untold]
         what = f"{unit.name}: {_results(unit, cells)} in MLflow, and its folder does not say so"
         yield Finding(what, f"writes {TRACKED}", partial(_tell, ward.store, untold))
+
+
+def _delivery(ward: Ward, unit: Unit, what: str, cure: str, mend: Callable[[], str]) -> Finding:
+    """Something to deliver, unless its experiment was deleted."""
+    deleted = ward.store.deleted(unit.facts["kind"])
+    return Finding(what, deleted) if deleted else Finding(what, cure, mend)
 
 
 def _results(unit: Unit, cells: list[Cell]) -> str:
@@ -177,7 +191,7 @@ def _left_open(ward: Ward, runs: Runs, sweep: Unit) -> Iterator[Finding]:
         return
     who = "{pid} on {host}".format(**sweep.facts)
     if ward.processes.state(sweep.facts) == "elsewhere":
-        yield Finding(f"{sweep.name}: runs as {who}", _OTHER_HOST, counts=False)
+        yield _elsewhere(f"{sweep.name}:", sweep.facts)
         return
     what = f"{sweep.name}: left open in MLflow, the process that ran it ({who}) is gone"
     yield Finding(what, f"ends it as {outcome(sweep)}", partial(_end, ward.store, run, sweep))
@@ -199,15 +213,14 @@ def strays(ward: Ward, runs: Runs, units: list[Unit], pruned: set[str]) -> Itera
         # Of a process that began after the folders were looked at nothing is known here.
         if run.tags["sweep"] in skip or run.started_ms >= ward.begun_ms:
             continue
-        ours = database(ward.store) is not None
+        ours = ward.store.own_database is not None
         state = ward.processes.state(run.tags) if "host" in run.tags else "gone" if ours else ""
         what = f"run {run.identity} of {run.tags.get('cell', run.tags['sweep'])}"
         if state == "gone":
             what += " was left open in MLflow; its process is gone, and no folder is of it"
             yield Finding(what, "ends it as interrupted", partial(_end_stray, ward.store, run))
         elif state == "elsewhere" and ours:
-            what += f" runs as {run.tags['pid']} on {run.tags['host']}"
-            yield Finding(what, _OTHER_HOST, counts=False)
+            yield _elsewhere(what, run.tags)
 
 
 def _end_stray(store: Store, run: Run) -> str:

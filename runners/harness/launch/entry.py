@@ -42,6 +42,8 @@ class Sweep:
     """Whether it is no sweep: one job, asked for without -m."""
     done: set[int] = field(default_factory=set)
     """Numbers of the jobs that need not run, since it is an old sweep that goes on."""
+    resumed: bool = False
+    """Whether it is an old sweep, whose folder is there."""
     rerun_of: str | None = None
     """The id of the sweep that this one runs again."""
 
@@ -74,6 +76,8 @@ class EntryPoint:
     old sweep, or refuse, or tell its plan and leave (SystemExit)."""
     around: str = ""
     """A context manager that is entered with a sweep before its first job."""
+    keeps: bool = False
+    """Whether each job has a folder of its own, in which its result is kept."""
     alone: str = ""
     """Why it takes no -m; empty where it does."""
     leaves: Callable[[str], bool] = lambda word: False

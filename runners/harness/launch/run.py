@@ -63,9 +63,9 @@ def run_job(
                 delivery = Delivery(store, place)
             measured = _measured(run, config, delivery or report)
         except TrackingError as error:
-            measured = CellResult("failed", f"tracking: {error}; nothing was run")
+            measured = CellResult("failed", f"nothing was run; tracking: {error}")
             if place.sweep is None:
-                disk.discard(place)
+                disk.discard(place.folder)
                 raise UsageError(measured.reason) from None
         except KeyboardInterrupt as stop:
             measured = CellResult("interrupted", _name(stop))

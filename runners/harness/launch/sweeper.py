@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runners.harness.config.conversion import before_anything_runs
 from runners.harness.errors import UsageError
+from runners.harness.launch import folders
 from runners.harness.launch.entry import Sweep, current
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class CheckBeforeRun(Callback):
         words = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         assert isinstance(words, list)
         folder = Path(config.hydra.run.dir).absolute()
-        entry.prepared(Sweep(folder, words, [words], [checked], lone=True))
+        folders.check_job(entry, config.hydra)
+        sweep = entry.prepared(Sweep(folder, words, [words], [checked], lone=True))
+        folders.check_sweep(entry, sweep)
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if kwargs["job_return"].status is JobStatus.COMPLETED:
@@ -62,9 +65,14 @@ def _prepared(self: "BasicSweeper", arguments: list[str]) -> Sweep:
     overrides = parser.parse_overrides(self._parse_config() + list(arguments))
     overrides.sort(key=lambda override: override.key_or_group != "round")
     jobs = self.split_arguments(overrides, None)[0]
-    configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
     folder = Path(self.config.hydra.sweep.dir).absolute()
+    configs = []
+    for job in jobs:
+        composed = loader.load_sweep_config(self.config, job)
+        configs.append(entry.checked(composed))
+        folders.check_job(entry, composed.hydra, folder)
     sweep = entry.prepared(Sweep(folder, list(arguments), jobs, configs))
+    folders.check_sweep(entry, sweep)
     if sweep.folder != folder:
         _use_id(self.config, sweep.folder.name)
     return sweep

@@ -101,7 +101,7 @@ def tracked_sweep(
     try:
         run_id = _begin(store, kind, sweep)
     except TrackingError as error:
-        raise UsageError(f"tracking: {error}; nothing was run") from None
+        raise UsageError(f"nothing was run; tracking: {error}") from None
     outcome = "interrupted"
     try:
         yield

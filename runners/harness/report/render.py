@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from runners.harness.store.disk import TABLES
 from runners.harness.tables import engines as engine_table
 from runners.harness.tables import frames, noise
 from runners.harness.tables.columns import HEADINGS, folded, numeric, texts
@@ -156,7 +157,9 @@ def write(folder: Path, shown: list[Table], whole: pd.DataFrame) -> None:
             ("json", to_json(frame)),
             ("md", to_markdown(table)),
         ):
-            (folder / f"{table.name}.{suffix}").write_text(text, encoding="utf-8")
+            name = f"{table.name}.{suffix}"
+            assert name in TABLES, f"{name}: unknown to TABLES, so that prune would not remove it"
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def to_csv(frame: pd.DataFrame) -> str:

@@ -27,6 +27,7 @@ from runners.harness.config.paths import absolute
 from runners.harness.config.tools_schema import RerunConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch.entry import Finished, Sweep
+from runners.harness.launch.folders import check_store
 from runners.harness.launch.kinds import KINDS
 from runners.harness.launch.progress import CellProgress
 from runners.harness.launch.run import JobResult, run_job
@@ -61,6 +62,7 @@ def rerun(config: RerunConfig, words: Sequence[str]) -> list[Finished]:
     if config.strict:
         _refuse_drift(jobs)
     _tell(top, jobs)
+    check_store(config.tracking, olds[0].kind)
     typed = [f"run={config.run}" if config.run else f"config={config.config}", *words]
     folder = absolute(config.tracking.dir)
     if len(jobs) == 1:

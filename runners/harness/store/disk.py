@@ -2,7 +2,8 @@
 
 A cell's folder holds cell.json (``running`` with host, pid and start time, then the outcome,
 replaced atomically and last), config.yaml, overrides.yaml, environment.json, code.diff,
-timings.json with every raw second, and generations.jsonl.
+timings.json with every raw second, and generations.jsonl. What else is in it is somebody's, and is
+neither replaced nor removed.
 """
 
 import json
@@ -19,6 +20,28 @@ import yaml
 
 from runners.harness.machine import environment
 from runners.harness.measure.result import CellResult
+
+CELL = "cell.json"
+TRACKED = "tracked.json"
+"""The file that says as which run a cell's folder was delivered."""
+STEPS, SAMPLES, LOSSES = "steps.jsonl", "samples.txt", "loss.png"
+"""What a training run keeps beside its result."""
+FILES = (
+    *(CELL, "config.yaml", "overrides.yaml", "environment.json", "code.diff", "timings.json"),
+    *("generations.jsonl", "error.txt", "text.txt", "prompt.txt", "prompts.jsonl"),
+    *("checks.json", "verify.md", "rerun.md", "rerun.json"),
+    *(STEPS, SAMPLES, LOSSES, TRACKED),
+    *("cell.tmp", "environment.tmp", "timings.tmp", "tracked.tmp"),
+)
+"""Every file that is written into a cell's folder, those that were not finished included."""
+TABLES = tuple(
+    f"{name}.{suffix}"
+    for name in ("cells", "cache", "device", "engine", "samples")
+    for suffix in ("csv", "md", "json", "html")
+)
+"""Every file that is written into a sweep's tables/."""
+FACTS = ("kind", "cell", "sweep", "outcome", "host", "pid", "started")
+"""Keys of a cell.json by which a cell of ours is known."""
 
 
 @dataclass
@@ -46,14 +69,12 @@ def owner() -> dict[str, Any]:
 
 
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
-    """Put down what is about to run, and by whom; called under the threads that it will have."""
+    """Put down what is about to run, and by whom; called under the threads that it will have.
+
+    Raises FileExistsError where the folder has files of these names that are not a cell's.
+    """
     place.folder.mkdir(parents=True, exist_ok=True)
-    for old in place.folder.iterdir():  # a cell of a resumed sweep that is measured again
-        if old.is_file():
-            old.unlink()
-    for name, content in (("config", config), ("overrides", place.overrides)):
-        with (place.folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
-            yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
+    _clear(place)
     now = environment.state()
     cell = {
         "kind": kind,
@@ -66,7 +87,10 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
         "load_average": now["load_average"],
         "started": time.time(),
     }
-    write_json(place.folder / "cell.json", cell)
+    write_json(place.folder / CELL, cell)  # first: by it the folder is known as ours
+    for name, content in (("config", config), ("overrides", place.overrides)):
+        with (place.folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
+            yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
     noise = {name: {"start": told, "end": None} for name, told in now.items()}
     facts = {**environment.collect(), "threads": environment.threads(), **noise}
     write_json(place.folder / "environment.json", facts)
@@ -75,18 +99,63 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
         (place.folder / "code.diff").write_bytes(diff.encode())
 
 
-def discard(place: Place) -> None:
-    """Take back what ``begin`` put down, and nothing else."""
-    for name in ("cell.json", "config.yaml", "overrides.yaml", "environment.json", "code.diff"):
-        (place.folder / name).unlink(missing_ok=True)
-    with suppress(OSError):  # somebody else's file is in it
-        place.folder.rmdir()
+def _clear(place: Place) -> None:
+    """Remove the earlier result of a cell that is measured again."""
+    old = [path for name in FILES if (path := place.folder / name).is_file()]
+    if not old:
+        return
+    beside = place.folder.parent / "sweep.json"  # a cell of a sweep may have lost its cell.json
+    if not is_cell(place.folder) and not (place.sweep and beside.is_file()):
+        raise FileExistsError(f"{old[0].name} is there and not of a run; nothing is replaced")
+    for path in old:
+        path.unlink()
+
+
+def discard(folder: Path) -> None:
+    """Remove what ``begin`` made; the folder, too, where nothing else is in it."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def is_cell(folder: Path) -> bool:
+    """Whether ``folder`` is of a cell."""
+    try:
+        facts = json.loads((folder / CELL).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(facts, dict) and facts.keys() >= set(FACTS)
+
+
+def foreign(folder: Path) -> Path | None:
+    """A file below the folder of a cell or sweep, or of its artifacts, that no run writes there."""
+    return next(
+        (
+            path
+            for path in sorted(folder.rglob("*"))
+            if (path.is_symlink() or not path.is_dir())
+            and not _is_ours(path.relative_to(folder).parts)
+        ),
+        None,
+    )
+
+
+def _is_ours(parts: tuple[str, ...]) -> bool:
+    match parts:
+        case (name,):
+            return name in (*FILES, "sweep.json", "sweep.tmp")
+        case ("tables", name):
+            return name in TABLES
+        case (number, name):
+            return number.isdigit() and name in FILES
+    return False
 
 
 def finish(place: Place, result: CellResult) -> None:
     """Put down the result; cell.json, which makes it count, comes last."""
     folder = place.folder
-    cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    cell = json.loads((folder / CELL).read_text(encoding="utf-8"))
     if (cell["host"], cell["pid"]) == (platform.node(), os.getpid()):  # else nobody saw its end
         facts = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         for name, told in environment.state().items():
@@ -95,6 +164,9 @@ def finish(place: Place, result: CellResult) -> None:
     write_json(folder / "timings.json", result.timings)
     files = result.files | ({"error.txt": result.error} if result.error else {})
     for name, text in files.items():
+        assert name in FILES, (
+            f"{name}: unknown to FILES, so that a cell could not be measured again"
+        )
         (folder / name).write_bytes(text.encode())
     with (folder / "generations.jsonl").open("w", encoding="utf-8") as lines:
         for row in result.generations:
@@ -102,7 +174,7 @@ def finish(place: Place, result: CellResult) -> None:
     written = asdict(result)
     for name in ("timings", "generations", "files", "error"):
         del written[name]
-    write_json(folder / "cell.json", {**cell, **written, "ended": time.time()})
+    write_json(folder / CELL, {**cell, **written, "ended": time.time()})
 
 
 def read_rows(text: str) -> list[dict[str, Any]]:

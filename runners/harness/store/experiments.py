@@ -1,5 +1,6 @@
-"""MLflow's experiments ``tinygpt/KIND``: made, restored, and still where they say they are."""
+"""MLflow's experiments ``tinygpt/KIND``: made, not deleted, and still where they say they are."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -9,10 +10,11 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 
-def find_or_make(client: "MlflowClient", kind: str, artefacts: Path | None) -> str:
+def find_or_make(client: "MlflowClient", kind: str, artefacts: Path | None, uri: str) -> str:
     """The id of ``tinygpt/KIND``, whose artefacts go to a folder, or where a server puts them.
 
-    Raises OSError where the results folder was moved since: MLflow would write to the old place.
+    Raises OSError where the results folder was moved since: MLflow would write to the old place;
+    and where it was deleted: its runs would come back with it, and that is its user's to say.
     """
     from mlflow.exceptions import MlflowException
 
@@ -34,8 +36,18 @@ def find_or_make(client: "MlflowClient", kind: str, artefacts: Path | None) -> s
             "python -m runners.doctor fix=true"
         )
     if found.lifecycle_stage == "deleted":
-        client.restore_experiment(found.experiment_id)
+        raise FileNotFoundError(deleted(kind, found.experiment_id, uri))
     return str(found.experiment_id)
+
+
+def deleted(kind: str, identity: str, uri: str) -> str:
+    """What to do about an experiment that its user deleted, in one line."""
+    restore = shlex.join(["mlflow", "experiments", "restore", "--experiment-id", identity])
+    where = shlex.quote(uri)
+    return (
+        f"the experiment tinygpt/{kind} was deleted, and its runs with it; this restores them: "
+        f"MLFLOW_TRACKING_URI={where} {restore}"
+    )
 
 
 def _path(uri: str) -> Path:

@@ -120,7 +120,8 @@ def find_top(store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str
 
 
 def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> str:
-    """Why there is no such run; that it is one of another kind, if it is."""
+    """Why there is no such run; that it is one of another kind, or was deleted, if it is so."""
+    deleted = next(filter(None, map(store.deleted, kinds)), "")
     for kind in KINDS if safe == wanted and wanted else ():
         where = f"{_TOP} and tags.`tinygpt.sweep` LIKE '{safe}%'"
         if kind not in kinds and store.search(kind, where, limit=1):
@@ -129,6 +130,7 @@ def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> 
     return (
         f"no such sweep or cell in {store.dir}; latest is the newest of kind bench that is no "
         f"rerun, and `python -m runners.tables table=runs {here}` lists all of them"
+        + (f"; {deleted}" if deleted else "")
     )
 
 

@@ -8,29 +8,31 @@ server. One run costs one create, one batch and one call for its artefacts.
 import logging
 import math
 import os
+import re
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from runners.harness.config.paths import absolute
+from runners.harness.config.paths import absolute, unwritable
 from runners.harness.config.schema import TrackingConfig
 from runners.harness.store import experiments, record
-from runners.harness.store.disk import owner, write_json
+from runners.harness.store import local as local_store
+from runners.harness.store.disk import TRACKED, owner, write_json
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
-TRACKED = "tracked.json"
-"""The file that says as which run a cell's folder was delivered."""
 _RUN_STATUS = {"ok": "FINISHED", "skipped": "FINISHED", "interrupted": "KILLED"}
 _MAX_METRICS = 1000  # MLflow takes no more in one call
+_DATABASE_TRIES = 4  # to connect, which takes MLflow a second; its own ten take a hundred
 _MAX_TAG, _MAX_PARAM = 8000, 6000  # characters; MLflow's own limits
 
 
@@ -39,14 +41,25 @@ class TrackingError(Exception):
 
 
 @contextmanager
-def _reaching(uri: str) -> Iterator[None]:
-    from mlflow.exceptions import MlflowException
-
+def reaching(uri: str) -> Iterator[None]:
+    """What goes wrong with the store inside is a TrackingError, in one line with its cure."""
     try:
         yield
-    except (MlflowException, OSError, sqlite3.Error) as error:
+    except _errors() as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        of_version = re.search(r"database schema \(found version (\w+)", line)
+        if of_version:
+            found = local_store.of_version(uri, of_version[1])
+            raise TrackingError(f"{found.what}; {found.cure}") from error
         raise TrackingError(f"{uri}: {line}") from error
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What a store that is out of reach or broken raises, the driver that is missing included."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, ImportError, OSError, sqlite3.Error
 
 
 def open_store(config: TrackingConfig) -> "Store":
@@ -70,65 +83,117 @@ class Store:
     @property
     def uri(self) -> str:
         """MLflow's tracking URI."""
-        return self._given_uri or f"sqlite:///{self._database}"
+        return self._given_uri or local_store.to_uri(self.dir / "mlflow.db")
 
     @property
-    def _database(self) -> Path:
-        return self.dir / "mlflow.db"
+    def database(self) -> Path | None:
+        """The sqlite file that it is, if it is one."""
+        return local_store.to_path(self.uri)
+
+    @property
+    def own_database(self) -> Path | None:
+        """The sqlite file of a store that is in its own folder; None for any other."""
+        own = self.dir / "mlflow.db"
+        return own if self.database == own else None
 
     @property
     def exists(self) -> bool:
         """Whether anything can have been tracked yet."""
-        return bool(self._given_uri) or self._database.is_file()
+        return self.database is None or self.database.is_file()
+
+    def check(self) -> None:
+        """Look whether MLflow can open a local store; TrackingError, with the cure."""
+        path = self.database
+        obstacle = local_store.obstacle(path) if path and path.is_file() else None
+        if obstacle:
+            raise TrackingError(f"{obstacle.what}; {obstacle.cure}")
+
+    def deleted(self, kind: str) -> str:
+        """What to do where the experiment of ``kind`` was deleted; empty where it was not."""
+        name, path, identity = f"tinygpt/{kind}", self.database, None
+        with reaching(self.uri):
+            if path and path.is_file():
+                identity = local_store.deleted_experiments(path).get(name)
+            elif not path:
+                found = self.client.get_experiment_by_name(name)
+                if found and found.lifecycle_stage == "deleted":
+                    identity = found.experiment_id
+        return experiments.deleted(kind, identity, self.uri) if identity else ""
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """MLflow, imported and its store made where there is none yet."""
+        """MLflow, imported and its store made where there is none yet; TrackingError where its
+        file is not one for the installed MLflow.
+        """
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        for name in ("alembic", "mlflow.store.db.utils"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # we say it
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         from mlflow.tracking import MlflowClient
 
-        if self._given_uri:
+        if not self.uri.startswith("http"):
+            from mlflow.store.db import utils
+
+            utils.MAX_RETRY_COUNT = _DATABASE_TRIES
+        path = self.database
+        if path is None:
             return MlflowClient(self.uri)
-        self.dir.mkdir(parents=True, exist_ok=True)
-        # Processes that open a fresh sqlite store at once break each other's migrations.
-        with FileLock(self.dir / "mlflow.lock"):
-            if not self._database.exists():
-                with closing(sqlite3.connect(self._database)) as connection:
+        with self._lock(path):
+            if path.is_file():
+                self.check()
+            else:
+                with closing(sqlite3.connect(path)) as connection:
                     connection.execute("PRAGMA journal_mode=WAL")  # stays set in the file
-            client = MlflowClient(self.uri)
+            client = MlflowClient(self._readable_uri)
             client.search_experiments(max_results=1)
             return client
 
+    def _lock(self, path: Path) -> AbstractContextManager[object]:
+        """Processes that open a fresh sqlite store at once break each other's migrations."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock, reason = path.with_name("mlflow.lock"), unwritable(path.parent)
+        if reason and not path.is_file():
+            raise OSError(f"{path.parent} cannot be written ({reason})")
+        only_read = reason or (lock.exists() and not os.access(lock, os.W_OK))
+        return nullcontext() if only_read else FileLock(lock)
+
+    @cached_property
+    def _readable_uri(self) -> str:
+        """That of a copy, for as long as this store lives, where MLflow cannot read the file."""
+        path = self.database
+        if path is None or not path.is_file() or not local_store.needs_copy(path):
+            return self.uri
+        self._copied = tempfile.TemporaryDirectory()
+        return local_store.to_uri(local_store.copy(path, Path(self._copied.name)))
+
     def experiment_id(self, kind: str) -> str:
-        """The id of experiment ``tinygpt/KIND``, made or restored where need be."""
+        """The id of experiment ``tinygpt/KIND``, made where need be."""
         if kind not in self._experiment_ids:
             folder = None if self._given_uri else self.dir / "artifacts" / kind
-            self._experiment_ids[kind] = experiments.find_or_make(self.client, kind, folder)
+            made = experiments.find_or_make(self.client, kind, folder, self.uri)
+            self._experiment_ids[kind] = made
         return self._experiment_ids[kind]
 
     def begin_sweep(self, facts: Mapping[str, Any], tags: dict[str, str] | None = None) -> str:
         """Open the run of a sweep, of which sweep.json has the facts; returns MLflow's id."""
         name, tags = f"sweep {facts['sweep']}", tags or record.sweep_tags(facts)
-        with _reaching(self.uri):
+        with reaching(self.uri):
             run = self._create(facts["kind"], name, tags, facts["started"])
             self._log(run.info.run_id, params={"cells": facts["cells"]})
         return str(run.info.run_id)
 
     def reopen_sweep(self, run_id: str) -> None:
         """Let a sweep's run go on, as one of this process."""
-        with _reaching(self.uri):
+        with reaching(self.uri):
             for key, value in record.owner_tags(owner()).items():
                 self.client.set_tag(run_id, key, value)
             self.client.update_run(run_id, "RUNNING")
 
     def end_sweep(self, run_id: str, outcome: str, tables: Path, ended: float = 0.0) -> None:
         """Attach a sweep's tables and end its run."""
-        with _reaching(self.uri):
+        with reaching(self.uri):
             if tables.is_dir():
                 self.client.log_artifacts(run_id, str(tables), "tables")
             self.client.set_tag(run_id, "tinygpt.outcome", outcome)
@@ -138,7 +203,7 @@ class Store:
     def open_cell(self, folder: Path, cell: record.Record | None = None) -> str:
         """Create the run of the cell that runs in ``folder``, to be watched; returns its id."""
         cell = cell or record.read(folder)
-        with _reaching(self.uri):
+        with reaching(self.uri):
             run = self._create(cell.kind, cell.name, cell.tags, cell.started)
             self._log(run.info.run_id, params=cell.params)
         return str(run.info.run_id)
@@ -156,7 +221,7 @@ class Store:
             for name, value in row.items()
             if name != "step" and math.isfinite(value)
         ]
-        with _reaching(self.uri):
+        with reaching(self.uri):
             for first in range(0, len(metrics), _MAX_METRICS):
                 self.client.log_batch(run_id, metrics[first : first + _MAX_METRICS])
             for file in files:
@@ -167,7 +232,7 @@ class Store:
         returns MLflow's id.
         """
         cell = cell or record.read(folder)
-        with _reaching(self.uri):
+        with reaching(self.uri):
             run_id = open_run
             if not open_run:
                 run = self._create(cell.kind, cell.name, cell.tags, cell.started)
@@ -184,7 +249,7 @@ class Store:
         """The runs of ``tinygpt/KIND`` that MLflow's filter ``where`` fits, newest first."""
         runs: list[Run] = []
         token: str | None = None
-        with _reaching(self.uri):
+        with reaching(self.uri):
             experiment = self.client.get_experiment_by_name(f"tinygpt/{kind}")
             while experiment is not None:
                 page = self.client.search_runs(
@@ -200,9 +265,11 @@ class Store:
         """A file of a run, on this machine."""
         from mlflow.artifacts import download_artifacts
 
-        with _reaching(self.uri):
+        with reaching(self.uri):
             return Path(
-                download_artifacts(run_id=run_id, artifact_path=name, tracking_uri=self.uri)
+                download_artifacts(
+                    run_id=run_id, artifact_path=name, tracking_uri=self._readable_uri
+                )
             )
 
     def _create(

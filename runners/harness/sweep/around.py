@@ -37,7 +37,7 @@ def prepared(sweep: Sweep) -> Sweep:
     try:
         old = None if sweep.lone else resume.previous(open_store(asked.tracking), sweep.configs)
     except TrackingError as error:
-        raise UsageError(f"tracking: {error}; nothing was run") from None
+        raise UsageError(f"nothing was run; tracking: {error}") from None
     if old:
         sweep = resume.reopened(sweep, old)
     if asked.plan:

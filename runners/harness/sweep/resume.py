@@ -26,8 +26,8 @@ from runners.harness.launch.entry import Finished, Sweep
 from runners.harness.machine.processes import Processes
 from runners.harness.measure import fingerprint, subject
 from runners.harness.store import record
-from runners.harness.store.disk import Place
-from runners.harness.store.tracking import TRACKED, Store, TrackingError, open_store
+from runners.harness.store.disk import TRACKED, Place
+from runners.harness.store.tracking import Store, TrackingError, open_store
 from tinygpt.model import GPT
 
 
@@ -73,7 +73,7 @@ def reopened(sweep: Sweep, old: Previous) -> Sweep:
         jobs.append(job)
         configs.append(config)
     done = done_cells(old.folder, dict(enumerate(configs)))
-    return replace(sweep, folder=old.folder, jobs=jobs, configs=configs, done=done)
+    return replace(sweep, folder=old.folder, jobs=jobs, configs=configs, done=done, resumed=True)
 
 
 def finished(config: BenchConfig) -> Finished | None:

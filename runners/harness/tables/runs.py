@@ -5,7 +5,6 @@ database is read as it stands; a server is asked for its sweeps and lone cells a
 cells of a sweep are ok is left empty there.
 """
 
-import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +14,9 @@ from typing import Any
 
 import pandas as pd
 
+from runners.harness.store import local as local_store
 from runners.harness.store.find import KINDS
-from runners.harness.store.tracking import Store, TrackingError
+from runners.harness.store.tracking import Store, reaching
 from runners.harness.tables import filters
 from runners.harness.tables.table import Table
 
@@ -84,7 +84,7 @@ def runs(store: Store, where: str = "", limit: int = 50) -> Table:
         "runs",
         frame.astype({"cells": "Int64", "ok": "Int64"}),
         f"runs where {where} (newest first)" if where else "runs (newest first)",
-        note or f"nothing is tracked in {_place(store)} yet; {_FIRST}",
+        note or ("" if found else _nothing(store)),
         [f"and {more:,} older; limit={len(kept)} shows all"] if more > 0 else [],
     )
 
@@ -141,30 +141,27 @@ def _facts(entry: Entry, row: dict[str, Any]) -> filters.Facts:
     }
 
 
-def _database(store: Store) -> Path | None:
-    local, _, path = store.uri.partition("sqlite:///")
-    return Path(path) if path and not local else None
-
-
-def _place(store: Store) -> str:
-    return str(store.dir) if _database(store) else store.uri
+def _nothing(store: Store) -> str:
+    """Why there is nothing to show."""
+    deleted = next(filter(None, map(store.deleted, EXPERIMENTS)), "") if store.exists else ""
+    place = store.dir if store.own_database else store.uri
+    return deleted or f"nothing is tracked in {place} yet; {_FIRST}"
 
 
 def _read(store: Store) -> tuple[list[Entry], dict[str, int] | None]:
     """All sweeps and lone cells, and how many cells of each are ok, where that is known."""
     if not store.exists:
         return [], {}
-    path = _database(store)
+    path = store.database
     if not path:
         return _from_mlflow(store), None
-    try:
+    store.check()
+    with reaching(store.uri):
         return _from_database(path)
-    except sqlite3.Error as error:
-        raise TrackingError(f"{store.uri}: {error}") from error
 
 
 def _from_database(path: Path) -> tuple[list[Entry], dict[str, int]]:
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+    with closing(local_store.connect(path)) as database:
         found = [Entry(*row) for row in database.execute(_RUNS_SQL)]
         return found, dict(database.execute(_OK_SQL).fetchall())
 

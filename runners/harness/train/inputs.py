@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from runners.harness.config.paths import absolute
+from runners.harness.config.paths import absolute, why_not_published
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch.entry import Sweep
@@ -27,6 +27,14 @@ def check(config: TrainConfig) -> None:
         corpus.load(config, tokenizer)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    refused = why_not_published(checkpoints(config) / config.out) if config.out else ""
+    if refused:
+        raise UsageError(f"out={config.out}: {refused}")
+
+
+def checkpoints(config: TrainConfig) -> Path:
+    """The folder in which the weights of every run are."""
+    return absolute(config.tracking.dir) / "checkpoints"
 
 
 def resumed_from(config: TrainConfig) -> Path | None:
@@ -36,7 +44,7 @@ def resumed_from(config: TrainConfig) -> Path | None:
     state = Path("last") / "state.safetensors"
     if (absolute(config.resume) / state).is_file():
         return absolute(config.resume)
-    folder = absolute(config.tracking.dir) / "checkpoints"
+    folder = checkpoints(config)
     known = sorted(path.parents[1].name for path in folder.glob(f"*/{state.as_posix()}"))
     found = [name for name in known if name.startswith(config.resume)]
     if len(found) != 1:

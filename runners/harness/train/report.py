@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from runners.harness.config.paths import TRAIN
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.launch.run import JobResult
 from runners.harness.train.corpus import Corpus
@@ -58,7 +59,7 @@ def command(overrides: Sequence[str], private: bool = False) -> str:
             word = f"corpus.path={Path(value).name}"
         if private or not key.startswith(_PRIVATE):
             words.append(word)
-    return f"python -m runners.train {shlex.join(words)}".rstrip()
+    return f"{TRAIN} {shlex.join(words)}".rstrip()
 
 
 def model_card(

@@ -18,7 +18,7 @@ from runners.harness.launch.tracked import Delivery
 from runners.harness.machine import environment
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.result import CellResult
-from runners.harness.store.disk import Place
+from runners.harness.store.disk import LOSSES, SAMPLES, STEPS, Place
 from runners.harness.train import baselines
 from runners.harness.train import report as train_report
 from runners.harness.train import state as train_state
@@ -77,6 +77,9 @@ def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliv
         if shortage:
             result.outcome, result.reason = "oom", shortage
             return
+        new = train_state.checkpoint_folder(config, place.cell)
+        if new.exists():
+            raise FileExistsError(f"{new} is there already, not of this run; nothing is replaced")
         resumed = Resumed.read(resume, config) if resume else None
         corpus = load(config, resumed.tokenizer if resumed else None)
         try:
@@ -166,7 +169,7 @@ class _Run:
             train_state.restore(resumed.state, trainer)
             for row in resumed.state.history:
                 self._keep(row)
-            shutil.copytree(resumed.folder, self.folder, dirs_exist_ok=True)
+            shutil.copytree(resumed.folder, self.folder)
             self.result.tags["tinygpt.resumed_from"] = resumed.folder.name
         return trainer
 
@@ -197,7 +200,7 @@ class _Run:
         train_state.save(self.folder / "last", trainer, self.facts, self.history)
         self._save_checkpoint(trainer, self.folder / "last", self.history[-1])
         lines = "".join(json.dumps(row) + "\n" for row in self.history)
-        (self.place.folder / "steps.jsonl").write_text(lines, encoding="utf-8")
+        (self.place.folder / STEPS).write_text(lines, encoding="utf-8")
 
     def _save_checkpoint(self, trainer: Trainer, folder: Path, row: Row) -> None:
         tokenizer, found = self.corpus.tokenizer, []
@@ -217,7 +220,7 @@ class _Run:
     def _sample(self, trainer: Trainer) -> None:
         sample = train_report.sample(trainer.model, self.corpus.tokenizer, self.config)
         self.result.generations.append({"step": trainer.done, **sample})
-        path = self.place.folder / "samples.txt"
+        path = self.place.folder / SAMPLES
         with path.open("a", encoding="utf-8") as file:
             file.write(f"--- step {trainer.done}\n{sample['text']}\n\n")
         self._deliver(path)
@@ -251,5 +254,5 @@ class _Run:
             if self.config.out and trainer.done == self.config.train.steps:
                 out = train_state.checkpoint_folder(self.config, self.config.out)
                 train_state.publish(self.folder, out)
-        train_report.draw_losses(self.history, self.baselines, self.place.folder / "loss.png")
+        train_report.draw_losses(self.history, self.baselines, self.place.folder / LOSSES)
         self._deliver()

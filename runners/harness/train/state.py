@@ -17,9 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from runners.harness.config.conversion import flatten
-from runners.harness.config.paths import absolute
+from runners.harness.config.paths import absolute, why_not_published
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.train.trainer import Row, Trainer
+from tinygpt import checkpoint
 
 FILE = "state.safetensors"
 _MEMORY = ("exp_avg", "exp_avg_sq")
@@ -128,9 +129,15 @@ def checkpoint_folder(config: TrainConfig, name: str) -> Path:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Put the checkpoint of ``folder`` in the place of ``target``: copied first, then replaced."""
+    """Put the checkpoint of ``folder`` in the place of ``target``: copied first, then replaced.
+
+    Raises FileExistsError where that is not a checkpoint of a training run.
+    """
+    refused = why_not_published(target)
+    if refused:
+        raise FileExistsError(refused)
     target.mkdir(parents=True, exist_ok=True)
-    names = [path.name for path in folder.iterdir() if path.is_file()]
+    names = [name for name in checkpoint.FILES if (folder / name).is_file()]
     for name in names:
         shutil.copyfile(folder / name, target / f"{name}.tmp")
     for name in names:
