@@ -22,10 +22,10 @@ from runners.harness.config.conversion import digest, from_dict, to_dict
 from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.config.tools_schema import DoctorConfig
 from runners.harness.doctor import run as doctor
-from runners.harness.doctor import store as doctor_store
 from runners.harness.errors import UsageError
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk, record, tracking
+from runners.harness.store import runs as store_runs
 from runners.harness.store.disk import Place, write_json
 from runners.harness.store.tracking import Store
 from runners.harness.tables.frames import cells
@@ -710,7 +710,7 @@ def test_a_server_is_asked_in_pages_and_not_pruned(
 ) -> None:
     sweep = swept(store, "feed0000", 2)
     store.client.delete_run(store.log_cell(done(store.dir / "cells" / "a1")))
-    local = doctor_store.read_runs(store).by_id
+    local = store_runs.read_runs(store).by_id
     real = type(store.client).search_runs
 
     def one_a_page(client: Any, ids: Any, where: str, view: int, count: int, **more: Any) -> Any:
@@ -720,7 +720,7 @@ def test_a_server_is_asked_in_pages_and_not_pruned(
     assert served.own_database is None
     with monkeypatch.context() as patch:
         patch.setattr(type(store.client), "search_runs", one_a_page)
-        assert doctor_store.read_runs(served).by_id == local
+        assert store_runs.read_runs(served).by_id == local
     assert len(local) == 4
     other = tmp_path / "elsewhere"
     shutil.copytree(sweep.parent, other / "sweeps")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runners.harness.config import paths
+from runners.harness.config import paths, words
 from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.config.tools_schema import RerunConfig
 from runners.harness.errors import UsageError
@@ -18,7 +18,6 @@ from runners.harness.launch import app
 from runners.harness.machine import environment
 from runners.harness.measure import cell, subject
 from runners.harness.measure.result import CellResult
-from runners.harness.rerun import original
 from runners.harness.rerun.run import rerun
 from runners.harness.store.find import find_top
 from runners.harness.store.tracking import Store
@@ -444,7 +443,7 @@ def test_ctrl_c_leaves_what_was_done_and_no_run_open(
 def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of conf/ that is used in the place of it."""
     folder = shutil.copytree(ROOT / "conf", tmp_path / "conf")
-    for module in (app, original, paths):
+    for module in (app, words, paths):
         monkeypatch.setattr(module, "conf_dir", lambda: folder)
     return folder
 

@@ -11,9 +11,9 @@ from filelock import FileLock
 
 from runners.harness.config.paths import unwritable
 from runners.harness.doctor.disk import Finding
-from runners.harness.doctor.store import local_path
 from runners.harness.store import local as local_store
 from runners.harness.store.local import connect, tables_of
+from runners.harness.store.runs import local_path
 
 
 class _Lost(NamedTuple):

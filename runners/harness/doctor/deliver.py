@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from runners.harness.doctor.disk import Cell, Unit, read_facts
-from runners.harness.doctor.store import Run, Runs
 from runners.harness.launch.tracked import outcome_of
 from runners.harness.store import record
 from runners.harness.store.disk import FILES, TRACKED, write_json
 from runners.harness.store.record import Record
+from runners.harness.store.runs import Run, Runs
 from runners.harness.store.tracking import Store
 
 

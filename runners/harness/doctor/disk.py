@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from runners.harness.machine.processes import Processes
+from runners.harness.store.disk import TRACKED
+from runners.harness.store.local import to_path
+from runners.harness.store.runs import Runs
+from runners.harness.store.tracking import Store
 
 _OWNER = {"host", "pid", "process_started", "started"}
 _CELL = {"kind", "cell", "sweep", "choices", "outcome", *_OWNER}
@@ -168,3 +172,17 @@ def _lack(path: Path) -> str:
     if not path.is_file():
         return f"it has no {path.name}"
     return "" if path.stat().st_size else f"its {path.name} is empty"
+
+
+def other_store(store: Store, runs: Runs, unit: Unit) -> str:
+    """The URI of the store that a sweep or lone cell was tracked in, if it was not in this one."""
+    if unit.identity in runs.by_sweep:
+        return ""
+    tracked = [read_facts(cell.folder / TRACKED, {"uri"})[0] for cell in unit.cells]
+    for facts in [unit.facts, *tracked]:
+        uri = str(facts.get("uri", store.uri))
+        path = to_path(uri)
+        moved = path and not path.is_file()  # this one, before it was moved or deleted
+        if uri != store.uri and path != store.own_database and not moved:
+            return uri
+    return ""

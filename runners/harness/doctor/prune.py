@@ -4,20 +4,17 @@ What still runs is never old. Nothing outside the results folder is touched, wha
 leads there, and no sweep or cell in whose folder somebody put a file of their own.
 """
 
-import io
-import os
 import shutil
 import time
-import warnings
 from collections.abc import Iterator
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from runners.harness.doctor.disk import Finding, Unit
-from runners.harness.doctor.store import Run, Runs, local_path, other_store
+from runners.harness.doctor.disk import Finding, Unit, other_store
 from runners.harness.machine.processes import Processes
 from runners.harness.store.disk import foreign
+from runners.harness.store.runs import Run, Runs, local_path
 from runners.harness.store.tracking import Store
 
 
@@ -112,26 +109,4 @@ def _remove(store: Store, folders: list[Path], paths: list[Path], own: list[Run]
     for run in own:
         if not run.deleted:
             store.client.delete_run(run.identity)
-    return _erase(store, [run.identity for run in own]) if own else "removed"
-
-
-def _erase(store: Store, run_ids: list[str]) -> str:
-    """Take deleted runs out of the database as well, which MLflow has in its command line only."""
-    from mlflow.entities import ViewType
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of MLflow about its other commands
-        from mlflow.cli import gc
-    if store.client.search_experiments(ViewType.DELETED_ONLY, max_results=1):
-        return (
-            "removed; in the database its runs are only marked as deleted, since `mlflow gc` would "
-            "remove the deleted experiments there as well"
-        )
-    os.environ["MLFLOW_TRACKING_URI"] = store.uri  # nothing of ours reads it after open_store
-    try:
-        with redirect_stdout(io.StringIO()):
-            words = ["--backend-store-uri", store.uri, "--run-ids", ",".join(run_ids)]
-            gc.main(words, standalone_mode=False)
-    finally:
-        del os.environ["MLFLOW_TRACKING_URI"]
-    return "removed"
+    return f"removed{store.erase([run.identity for run in own]) if own else ''}"

@@ -19,10 +19,10 @@ from runners.harness.doctor import prune as doctor_prune
 from runners.harness.doctor import units as of_unit
 from runners.harness.doctor.database import locations, schema
 from runners.harness.doctor.disk import Finding, scan
-from runners.harness.doctor.store import Runs, read_runs
 from runners.harness.doctor.units import Ward
 from runners.harness.errors import UsageError, first_line
 from runners.harness.launch.folders import check_writable
+from runners.harness.store.runs import Runs, read_runs
 from runners.harness.store.tracking import Store, open_store
 
 

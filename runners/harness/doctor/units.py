@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from runners.harness.doctor.deliver import adopt, deliver, end, interrupt, outcome, put_back
-from runners.harness.doctor.disk import Cell, Finding, Unit, settled
-from runners.harness.doctor.store import Run, Runs, other_store
+from runners.harness.doctor.disk import Cell, Finding, Unit, other_store, settled
 from runners.harness.errors import first_line
 from runners.harness.machine.processes import Processes
 from runners.harness.store.disk import TRACKED, write_json
+from runners.harness.store.runs import Run, Runs
 from runners.harness.store.tracking import Store
 
 

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
 
-from runners.harness.config import grammar
-from runners.harness.config.conversion import CONFIG_ERRORS, flatten, from_dict, one_line, to_dict
-from runners.harness.config.paths import absolute, conf_dir, config_groups, group_options
+from runners.harness.config.conversion import flatten, from_dict, to_dict
+from runners.harness.config.paths import absolute, config_groups, group_options
 from runners.harness.config.schema import TrackingConfig
 from runners.harness.config.text_files import read_utf8
+from runners.harness.config.words import Word, option_values, parse_words
 from runners.harness.errors import UsageError
 from runners.harness.store.disk import read_rows
 from runners.harness.store.find import Stored
@@ -139,12 +136,12 @@ def again(
     before = flatten(values)
     choices = dict(original.record.get("choices", {}))
     groups = config_groups()
-    parsed_words = _parse(words)
+    parsed_words = parse_words(words)
     sources = {f"prompt.{key}": key for key in values.get("prompt", {}) if key != "tokens"}
-    if any(word.key_or_group in sources and word.value() is not None for word in parsed_words):
+    if any(word.key in sources and word.value is not None for word in parsed_words):
         values["prompt"] |= dict.fromkeys(sources.values())  # the new prompt replaces the old one
     # Options first, wherever they stand, as in any command.
-    for parsed in sorted(parsed_words, key=lambda word: word.key_or_group not in groups):
+    for parsed in sorted(parsed_words, key=lambda word: word.key not in groups):
         _apply(values, parsed, choices)
     _require_parts(values, schema)
     after = flatten(to_dict(from_dict(values, schema)))
@@ -174,36 +171,16 @@ def _require_parts(values: dict[str, Any], schema: type) -> None:
             raise UsageError(f"{part.name}={found}: {part.name} has keys of its own, such as {key}")
 
 
-def _parse(words: Sequence[str]) -> list[Override]:
-    grammar.install()
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(words))
-    except CONFIG_ERRORS as error:
-        raise UsageError(one_line(error)) from None
-    for override in parsed:
-        if override.is_sweep_override() and override.key_or_group in grammar.FREE_KEYS:
-            raise UsageError(
-                f"{override.input_line}: commas make it a list of values; "
-                f"{grammar.hint(override.key_or_group)}"
-            )
-        if override.is_sweep_override() or override.is_add() or override.is_delete():
-            raise UsageError(
-                f"{override.input_line}: a rerun takes one value a key, KEY=VALUE; for a sweep "
-                "use runners.bench -m"
-            )
-    return parsed
-
-
-def _apply(values: dict[str, Any], override: Override, choices: dict[str, str]) -> None:
-    key, value = override.key_or_group, override.value()
+def _apply(values: dict[str, Any], word: Word, choices: dict[str, str]) -> None:
+    key, value = word
     if key in config_groups() and key in values:
         if str(value) not in group_options(key):
             raise UsageError(
                 f"{key}={value}: no such option; choose one of {', '.join(group_options(key))}"
             )
-        option = OmegaConf.to_container(OmegaConf.load(conf_dir() / key / f"{value}.yaml"))
-        assert isinstance(option, dict)
-        values[key] = option  # what it leaves out is the schema's default, as in any command
+        values[key] = option_values(
+            key, str(value)
+        )  # what it leaves out is the schema's default, as in any command
         choices[key] = str(value)
         return
     *parts, last = key.split(".")

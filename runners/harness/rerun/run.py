@@ -12,8 +12,6 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
 
 from runners.harness.config.conversion import (
     CONFIG_ERRORS,
@@ -25,6 +23,7 @@ from runners.harness.config.conversion import (
 )
 from runners.harness.config.paths import absolute
 from runners.harness.config.tools_schema import RerunConfig
+from runners.harness.config.words import composed_today
 from runners.harness.errors import UsageError
 from runners.harness.launch.entry import Finished, Sweep
 from runners.harness.launch.folders import check_store
@@ -166,9 +165,8 @@ def _presets(old: Original) -> list[str]:
     if told is None or old.record.get("rerun_of"):  # a rerun's words are no command of its kind
         return []
     words = [word for word in told if not word.startswith(("hydra", "tracking."))]
-    loader = GlobalHydra.instance().config_loader()
     try:
-        composed = loader.load_configuration(old.kind, words, run_mode=RunMode.RUN)
+        composed = composed_today(old.kind, words)
         today = flatten(to_dict(to_config(composed, KINDS[old.kind].schema)))
     except UsageError as error:
         return [f"presets: its command cannot be composed today: {error}"]

@@ -5,6 +5,7 @@ The store is absolute wherever a command was typed: an sqlite file in ``tracking
 server. One run costs one create, one batch and one call for its artefacts.
 """
 
+import io
 import logging
 import math
 import os
@@ -12,8 +13,15 @@ import re
 import sqlite3
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    closing,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+)
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -271,6 +279,29 @@ class Store:
                     run_id=run_id, artifact_path=name, tracking_uri=self._readable_uri
                 )
             )
+
+    def erase(self, run_ids: list[str]) -> str:
+        """Take deleted runs out of the database as well, which MLflow has in its command line only;
+        returns what is left of them there, if anything, to be said after "removed".
+        """
+        from mlflow.entities import ViewType
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of MLflow about its other commands
+            from mlflow.cli import gc
+        if self.client.search_experiments(ViewType.DELETED_ONLY, max_results=1):
+            return (
+                "; in the database its runs are only marked as deleted, since `mlflow gc` would "
+                "remove the deleted experiments there as well"
+            )
+        os.environ["MLFLOW_TRACKING_URI"] = self.uri  # nothing of ours reads it after open_store
+        try:
+            with redirect_stdout(io.StringIO()):
+                words = ["--backend-store-uri", self.uri, "--run-ids", ",".join(run_ids)]
+                gc.main(words, standalone_mode=False)
+        finally:
+            del os.environ["MLFLOW_TRACKING_URI"]
+        return ""
 
     def _create(
         self, kind: str, name: str, tags: dict[str, str], started: float | None = None

@@ -1,4 +1,4 @@
-"""The store as the doctor sees it: all of our runs in one go.
+"""All of our runs in the store, in one go.
 
 A local store's file is read as it is: MLflow takes ten seconds to tell of ten thousand runs what
 two queries tell at once. A server is asked in pages.
@@ -13,12 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from runners.harness.doctor.disk import Unit, read_facts
-from runners.harness.store.disk import TRACKED
-from runners.harness.store.local import connect, tables_of, to_path
+from runners.harness.store.local import connect, tables_of
 from runners.harness.store.tracking import Store
 
-_TAGS = "cell sweep top host pid process_started".split()
+_TAGS = ("cell", "sweep", "top", "host", "pid", "process_started")
 
 
 @dataclass
@@ -63,20 +61,6 @@ class Runs:
         """The sweep's own run."""
         tops = [run for run in self.by_sweep.get(sweep, []) if "cell" not in run.tags]
         return next((run for run in tops if not run.deleted), tops[0] if tops else None)
-
-
-def other_store(store: Store, runs: Runs, unit: Unit) -> str:
-    """The URI of the store that a sweep or lone cell was tracked in, if it was not in this one."""
-    if unit.identity in runs.by_sweep:
-        return ""
-    tracked = [read_facts(cell.folder / TRACKED, {"uri"})[0] for cell in unit.cells]
-    for facts in [unit.facts, *tracked]:
-        uri = str(facts.get("uri", store.uri))
-        path = to_path(uri)
-        moved = path and not path.is_file()  # this one, before it was moved or deleted
-        if uri != store.uri and path != store.own_database and not moved:
-            return uri
-    return ""
 
 
 def local_path(uri: str) -> Path | None:

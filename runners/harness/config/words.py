@@ -1,0 +1,55 @@
+"""The words of a command that is not composed by Hydra, and what Hydra would make of an old one."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from runners.harness.config import grammar
+from runners.harness.config.conversion import CONFIG_ERRORS, one_line
+from runners.harness.config.paths import conf_dir
+from runners.harness.errors import UsageError
+
+
+class Word(NamedTuple):
+    """KEY=VALUE, its value parsed."""
+
+    key: str
+    value: Any
+
+
+def parse_words(words: Sequence[str]) -> list[Word]:
+    """Words that set one value each; UsageError for a list of values, and for what is no word."""
+    grammar.install()
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(words))
+    except CONFIG_ERRORS as error:
+        raise UsageError(one_line(error)) from None
+    for override in parsed:
+        if override.is_sweep_override() and override.key_or_group in grammar.FREE_KEYS:
+            raise UsageError(
+                f"{override.input_line}: commas make it a list of values; "
+                f"{grammar.hint(override.key_or_group)}"
+            )
+        if override.is_sweep_override() or override.is_add() or override.is_delete():
+            raise UsageError(
+                f"{override.input_line}: a rerun takes one value a key, KEY=VALUE; for a sweep "
+                "use runners.bench -m"
+            )
+    return [Word(override.key_or_group, override.value()) for override in parsed]
+
+
+def option_values(group: str, option: str) -> dict[str, Any]:
+    """What conf/GROUP/OPTION.yaml sets."""
+    values = OmegaConf.to_container(OmegaConf.load(conf_dir() / group / f"{option}.yaml"))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def composed_today(name: str, words: Sequence[str]) -> DictConfig:
+    """What today's conf/ makes of a command of the entry point ``name``; raises CONFIG_ERRORS."""
+    loader = GlobalHydra.instance().config_loader()
+    return loader.load_configuration(name, list(words), run_mode=RunMode.RUN)
