@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinygpt.cache import KVCache, NoCache, Step
+from tinygpt.cache import CacheShape, KVCache, NoCache, Step
 from tinygpt.config import ModelConfig
 from tinygpt.rope import rotate
 from tinygpt.seeds import whole_seed
@@ -91,6 +91,10 @@ class GPT(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.emb.weight.dtype
 
+    def cache_shape(self, batch: int, max_positions: int) -> CacheShape:
+        """The shape of a cache for this model, of ``batch`` rows and ``max_positions`` tokens."""
+        return CacheShape(self.config, batch, max_positions, self.device, self.dtype)
+
     def forward(self, ids: Tensor, cache: NoCache | None = None) -> Tensor:
         """Logits (B, T, V) at every position of ``ids`` (B, T), T <= context_length.
 
@@ -102,7 +106,7 @@ class GPT(nn.Module):
                 f"{T} tokens: the window is context_length={self.config.context_length}; "
                 "pass the last ones only"
             )
-        cache = cache or NoCache(self.config, B, T, self.device, self.dtype)
+        cache = cache or NoCache(self.cache_shape(B, T))
         logits: Tensor = self.head(self.norm(self._hidden(ids, cache)))
         return logits
 

@@ -13,7 +13,7 @@ from runners.harness.measure import gate
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, random_ids
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
-from tinygpt.engines import make_engine, unsupported
+from tinygpt.engines import EngineArgs, make_engine, unsupported
 from tinygpt.engines.cudagraph import Body, CudaGraphEngine
 from tinygpt.generation import go_on
 from tinygpt.model import GPT
@@ -53,15 +53,10 @@ class Recorded(TorchDispatchMode):
 def engine_over(
     model: GPT, *, batch: int, max_positions: int = 200, record: Callable[[Body], Any] = Recorded
 ) -> CudaGraphEngine:
-    return CudaGraphEngine(
-        model,
-        STATIC,
-        batch=batch,
-        max_positions=max_positions,
-        precision=FP32,
-        report=lambda phase: None,
-        record=record,
+    args = EngineArgs(
+        model=model, cache=STATIC, batch=batch, max_positions=max_positions, precision=FP32
     )
+    return CudaGraphEngine(args, record)
 
 
 def weights(model: ModelConfig = GROUPED, precision: PrecisionConfig = FP32) -> GPT:
