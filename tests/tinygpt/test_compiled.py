@@ -27,7 +27,7 @@ from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConf
 from tinygpt.engines import Engine, EnginePlan, engine_class, toolchain, unsupported
 from tinygpt.engines.compiled import packages
 from tinygpt.engines.compiled.step import LANES, Products, WindowPass, pack
-from tinygpt.generation import go_on
+from tinygpt.generation import never_stop
 from tinygpt.model import GPT
 from tinygpt.sampling import make_sampler
 
@@ -69,7 +69,7 @@ def forced(engine: Engine, prompt: Tensor, follow: Tensor) -> Tensor:
         seen.append(logits.float().clone())
         return follow[:, len(seen) - 1]
 
-    engine.generate(prompt, follow.shape[1], pick, go_on)
+    engine.generate(prompt, follow.shape[1], pick, never_stop)
     return torch.stack(seen)
 
 
@@ -132,7 +132,7 @@ def test_every_sampler_writes_the_same_text(
     for each in (engine, engine_for("rolling", model, batch=2, max_positions=200), engine):
         pick = make_sampler(sampler, batch=2, seed=1, device=CPU)
         pick.reset(prompt, NANO.vocab_size)
-        texts.append(each.generate(prompt, new_tokens, pick, go_on).tolist())
+        texts.append(each.generate(prompt, new_tokens, pick, never_stop).tolist())
     assert texts[0] == texts[2], "a second text begins anew"
     if new_tokens <= WINDOW - 8:  # past the window a rolling cache holds the same, in other order
         assert texts[0] == texts[1]
@@ -141,7 +141,7 @@ def test_every_sampler_writes_the_same_text(
 def test_a_text_ends_where_it_is_told_to(pair: tuple[Engine, GPT]) -> None:
     engine, model = pair
     prompt, left = random_ids(model, 2, 8), [False, False, True]
-    whole = engine.generate(prompt, 20, greedy, go_on)
+    whole = engine.generate(prompt, 20, greedy, never_stop)
     cut = engine.generate(prompt, 20, greedy, lambda ids: left.pop(0))
     assert torch.equal(cut, whole[:, : 8 + 3])
 
@@ -164,7 +164,7 @@ def test_other_threads_than_it_was_made_for_are_refused(pair: tuple[Engine, GPT]
     torch.set_num_threads(threads + 1)
     try:
         with pytest.raises(ValueError, match=f"^{threads + 1} threads: .* for {threads};"):
-            engine.generate(random_ids(model, 2, 8), 2, greedy, go_on)
+            engine.generate(random_ids(model, 2, 8), 2, greedy, never_stop)
     finally:
         torch.set_num_threads(threads)
 
@@ -364,19 +364,19 @@ def test_what_a_compiler_says_is_told_in_one_line() -> None:
     for error in (said, InductorError(said, None)):
         with (
             pytest.raises(ValueError, match=r"fatal error: no luck\); set CXX") as told,
-            toolchain.told("train.compile=true"),
+            toolchain.readable_errors("train.compile=true"),
         ):
             raise error
         assert str(told.value).startswith("train.compile=true: ")
         assert "\n" not in str(told.value)
-    with pytest.raises(MemoryError), toolchain.told("train.compile=true"):
+    with pytest.raises(MemoryError), toolchain.readable_errors("train.compile=true"):
         raise InductorError(MemoryError(), None)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("/bin/false", "CXX=/bin/false is no C++ compiler that works"),
+        ("/bin/false", "CXX=/bin/false is not a working C++ compiler"),
         (None, "there is no C++ comp"),
     ],
 )

@@ -201,7 +201,7 @@ class Trainer:
         if reason := toolchain.cannot_compile() if on_cpu else toolchain.choose_folder():
             raise ValueError(f"{what}: {reason}, or give train.compile=false")
         self._loss = torch.compile(self._plain_loss, options=toolchain.options() or None)
-        self._compiling = partial(toolchain.told, what)
+        self._compiling = partial(toolchain.readable_errors, what)
 
     def _plain_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         logits = self.model(inputs, self._cache)

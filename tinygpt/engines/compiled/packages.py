@@ -98,7 +98,7 @@ def _compile(
         simplefilter("ignore")  # torch warns about its own code
         program = torch.export.export(module, example, dynamic_shapes=dynamic or None)
         new = Path(folder) / path.name
-        with toolchain.told("engine=compiled"):
+        with toolchain.readable_errors("engine=compiled"):
             aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
         new.replace(path)
 
