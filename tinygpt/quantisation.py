@@ -19,6 +19,8 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     ``int8 * scale[:, None]`` differs from ``weight`` by at most half a scale, which is 1/254 of the
     row's largest weight.
     """
+    if weight.is_meta:  # has a shape and no values; torch would derive the results' shapes slowly
+        return weight.to(torch.int8), weight.new_empty(len(weight), dtype=torch.float32)
     scale = weight.float().abs().amax(dim=1) / LEVELS
     divisor = torch.where(scale > 0, scale, 1.0)  # a row of zeros stays zero
     return (weight.float() / divisor[:, None]).round().to(torch.int8), scale

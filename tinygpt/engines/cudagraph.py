@@ -136,4 +136,10 @@ class CudaGraphEngine(Engine):
             return [F.linear(x, weight) for x, weight in pairs]
 
         linear()  # libraries choose kernels and workspace before a recording
-        yield record(linear)
+        replay = record(linear)
+
+        def multiply() -> object:
+            replay()
+            return pairs  # which must stay alive, since the recording reads their memory
+
+        yield multiply

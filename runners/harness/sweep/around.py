@@ -77,7 +77,9 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             if skipped:
                 terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
         running = [c for c, b in zip(sweep.configs, blocked, strict=True) if not b]
-        code = [made for c in running for made in engine_class(c.engine.kind).code(engine_plan(c))]
+        plans = [(c.engine.kind, engine_plan(c)) for c in running]
+        distinct = {repr(plan): plan for plan in plans}.values()  # many cells run the same code
+        code = [made for kind, plan in distinct for made in engine_class(kind).code(plan)]
         missing = {made.key for made in code if not made.kept}
         if missing:
             terminal.console.print(
