@@ -25,7 +25,7 @@ from runners.harness.measure import subject, timing
 from runners.harness.measure.timing import Generate
 from runners.harness.stats import Pair, Ratio, compare
 from tinygpt.engines import make_engine
-from tinygpt.generation import OnToken, go_on
+from tinygpt.generation import OnToken, never_stop
 from tinygpt.sampling import make_sampler
 
 VALUES = 10
@@ -54,7 +54,7 @@ def generation(config: BenchConfig) -> Generate:
         sampler.reset(prompt, config.model.vocab_size)
         engine.generate(prompt, new, sampler, on_token)
 
-    generate(go_on)
+    generate(never_stop)
     return generate
 
 

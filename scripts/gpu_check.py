@@ -130,7 +130,7 @@ def idle(device: str) -> Iterator[Check]:
     from tinygpt.checkpoint import random_model
     from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
     from tinygpt.engines import make_engine
-    from tinygpt.generation import go_on
+    from tinygpt.generation import never_stop
 
     prompt = torch.zeros(1, 8, dtype=torch.long, device=device)
     engine = make_engine(
@@ -144,7 +144,7 @@ def idle(device: str) -> Iterator[Check]:
 
     def text() -> float:
         start = perf_counter()
-        engine.generate(prompt, TRACED, lambda logits: logits.argmax(-1), go_on)
+        engine.generate(prompt, TRACED, lambda logits: logits.argmax(-1), never_stop)
         if device == "cuda":
             torch.cuda.synchronize()
         return perf_counter() - start

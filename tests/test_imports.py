@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
         ("tinygpt.cost", "torch numpy"),
         ("tinygpt.tokenizer", "torch numpy"),
         ("tinygpt.engines", "hydra omegaconf mlflow pandas"),
+        ("tinygpt.engines", "tinygpt.engines.eager tinygpt.engines.compiled"),
         ("tinygpt.checkpoint", "hydra omegaconf mlflow pandas"),
         ("runners.harness.config.schema", "torch numpy hydra mlflow pandas"),
         ("runners.bench", "torch mlflow pandas scipy"),

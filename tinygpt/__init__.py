@@ -1,6 +1,6 @@
-"""tinygpt: a small Llama-shaped language model, its caches, samplers and engines.
+"""tinygpt: a small language model of Llama's architecture, with its caches, samplers and engines.
 
-This package knows nothing of Hydra, MLflow or pandas; the experiments are in ``runners``.
+This package does not use Hydra, MLflow or pandas; the experiments are in ``runners``.
 """
 
 __version__ = "0.1.0"

@@ -1,13 +1,16 @@
-"""Key/value caches. The cache owns the position and picks the mask.
+"""Key/value caches. The cache keeps the position of the next token and chooses the attention mask.
 
-Two classic bugs make a cached model print fluent nonsense without an error: rotating a new token
-as if it stood at position 0, and a causal mask aligned to the top left, which shows a lone query
-only the first key. Nobody passes a start position or a mask here, so neither can be written.
+Two common bugs make a model with a cache write fluent text that is wrong, without an error: a new
+token is rotated as if it stood at position 0, or a causal mask is aligned to the top left, so that
+a single query sees only the first key. Callers pass neither a position nor a mask to a cache, so
+they cannot make these mistakes.
 
 Shapes: B rows, H key/value heads, T new tokens, S entries held, D head_dim.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,41 +20,60 @@ from tinygpt.config import CacheConfig, ModelConfig
 from tinygpt.rope import rope_table
 
 
+@dataclass(frozen=True)
+class CacheShape:
+    """What a cache is made for: a model, a number of rows and positions, a device and a dtype."""
+
+    model: ModelConfig
+    batch: int
+    max_positions: int
+    """The most tokens of one text, prompt and new ones together."""
+    device: torch.device
+    dtype: torch.dtype
+
+
 class Step(NamedTuple):
-    """What one forward pass over T new tokens has to know of their place."""
+    """Rotation angles and attention mask for one forward pass over T new tokens."""
 
     cos: Tensor
     """(T, D) cosines at the tokens' absolute positions."""
     sin: Tensor
     """(T, D) signed sines at the tokens' absolute positions."""
     mask: Tensor | None
-    """(T, S + T) booleans, true where a query may look; None where ``is_causal`` says it all."""
+    """(T, S + T) booleans, true where a query sees a key; None where no mask is needed beside
+    ``is_causal``."""
     is_causal: bool
-    """Queries and keys are the same tokens, each seeing itself and those before it."""
+    """Whether queries and keys are the same tokens, each of which sees itself and those before."""
 
 
 def as_they_are(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of a cache that stores what it is given."""
+    """Return keys and values unchanged: for a cache that stores exactly what it is given."""
     return k, v
 
 
 class Seen(NamedTuple):
-    """What a cache shows to the queries of a text of n tokens, said without running the cache.
+    """Which keys each query of a text of n tokens sees, stated without running the cache.
 
-    Enough for a forward pass over all n at once (reference.py), which shows whether the cache does
-    what its class states.
+    A forward pass over all n tokens at once (reference.py) uses this statement to check that the
+    cache does what its class says.
     """
 
     mask: Tensor
     """(n, n) booleans, true where the query of token i (row) sees the key of token j (column)."""
     distances: Tensor
-    """(n, n) integers: how many positions query i stands after key j; of no account unseen."""
+    """(n, n) integers: how many positions query i stands after key j. Ignored where ``mask`` is
+    false."""
     kept: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = as_they_are
-    """Rotated keys and values (B, H, n, D) to what attention gets of them: rounded, say."""
+    """Turns rotated keys and values (B, H, n, D) into those that attention receives, for example
+    rounded ones."""
 
 
 class KVCache(Protocol):
-    """Feed ``pending(ids)`` to the model; it calls ``step``, ``update`` per layer, ``advance``."""
+    """What a model needs of a cache.
+
+    The caller feeds ``pending(ids)`` to the model. The model then calls ``step`` once, ``update``
+    once per layer, and ``advance`` once.
+    """
 
     position: int
     """Absolute position of the next token."""
@@ -68,71 +90,60 @@ class KVCache(Protocol):
 
 
 class CacheClass(Protocol):
-    """A class of caches, as ``CACHES`` lists them: what it states, and how it is made."""
+    """A class of caches, as listed in ``CACHES``: what it promises, and how one is made."""
 
     exact: bool
-    """Whether logits in the window are those without a cache, and past it those over the last
-    ``context_length`` entries. Any other cache is an approximation, and compared with ``seen``."""
+    """Whether logits inside the window equal those without a cache, and past it those of attention
+    over the last ``context_length`` entries. Any other cache is an approximation, which is compared
+    with what ``seen`` states."""
 
     def seen(self, model: ModelConfig, prompt_tokens: int, tokens: int) -> Seen:
-        """What its queries see in a text of ``tokens``, of which the prompt was fed at once."""
+        """What the queries see in a text of ``tokens``, whose prompt was fed in one pass."""
         ...
 
-    def __call__(
-        self,
-        model: ModelConfig,
-        batch: int,
-        max_positions: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> KVCache: ...
+    def __call__(self, shape: CacheShape) -> KVCache: ...
 
 
 class _Positions:
-    """Position, rotation rows and mask: what all caches share."""
+    """What all caches share: the position, the rotation angles and the mask."""
 
     exact = True
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        batch: int,
-        max_positions: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, shape: CacheShape) -> None:
+        model = shape.model
         self.position = 0
         self.window = model.context_length
-        self.max_positions = max_positions
+        self.max_positions = shape.max_positions
         self._cos, self._sin = rope_table(
-            max_positions, model.head_dim, model.rope_base, str(device)
+            shape.max_positions, model.head_dim, model.rope_base, str(shape.device)
         )
-        empty = torch.empty(batch, model.n_kv_heads, 0, model.head_dim, device=device, dtype=dtype)
+        size = (shape.batch, model.n_kv_heads, 0, model.head_dim)
+        empty = torch.empty(size, device=shape.device, dtype=shape.dtype)
         self.k = [empty] * model.n_layers
         self.v = [empty] * model.n_layers
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the distinct storages held."""
+        """Bytes of the keys and values held; a storage that is shared counts once."""
         held = [tensor.untyped_storage() for tensor in self.k + self.v if tensor.numel()]
         return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())
 
     @property
     def length(self) -> int:
-        """Entries held a row."""
+        """Entries held per row."""
         return min(self.position, self.window)
 
     def pending(self, ids: Tensor) -> Tensor:
-        """Those of all tokens so far, ``ids`` (B, n), that the model has yet to see."""
+        """The tokens that the model has not seen yet, out of all tokens so far, ``ids`` (B, n)."""
         if self.position == 0:
             return ids[:, -self.window :]
         return ids[:, -1:]
 
     def step(self, n_new: int) -> Step:
-        """Rows and mask of the next ``n_new`` tokens.
+        """Angles and mask of the next ``n_new`` tokens.
 
-        Raises ValueError past ``max_positions``, or where several tokens at once would push out
-        entries that the first of them may still see.
+        Raises ValueError past ``max_positions``, and where several tokens fed at once would push
+        out entries that the first of them still has to see.
         """
         self.require_room(n_new)
         start, held = self.position, self.length
@@ -149,7 +160,7 @@ class _Positions:
         return Step(self._cos[rows], self._sin[rows], mask, n_new > 1 and held == 0)
 
     def require_room(self, n_new: int) -> None:
-        """ValueError where ``n_new`` tokens more are past ``max_positions``."""
+        """Raise ValueError if ``n_new`` more tokens do not fit into ``max_positions``."""
         if self.position + n_new > self.max_positions:
             raise ValueError(
                 f"position {self.position} + {n_new} tokens: this cache was made for "
@@ -157,13 +168,14 @@ class _Positions:
             )
 
     def advance(self, n_new: int) -> None:
-        """Close a forward pass over ``n_new`` tokens."""
+        """Move the position on, after a forward pass over ``n_new`` tokens."""
         self.position += n_new
 
     @staticmethod
     def seen(model: ModelConfig, prompt_tokens: int, tokens: int) -> Seen:
-        """Each token sees itself and those before it, at most ``context_length`` in all; of a
-        prompt that is longer, the beginning is never seen.
+        """Each token sees itself and the tokens before it, at most ``context_length`` in all.
+
+        The beginning of a prompt that is longer than the window is never seen.
         """
         at = torch.arange(tokens)
         back = at[:, None] - at
@@ -174,32 +186,25 @@ class _Positions:
 class NoCache(_Positions):
     """Holds nothing: every step runs the last ``context_length`` tokens again, from position 0."""
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        batch: int,
-        max_positions: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(model, batch, model.context_length, device, dtype)
+    def __init__(self, shape: CacheShape) -> None:
+        super().__init__(replace(shape, max_positions=shape.model.context_length))
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The new keys and values are all there are."""
+        """Return the new keys and values, since there are no others."""
         return k, v
 
     def advance(self, n_new: int) -> None:
-        """Nothing is remembered."""
+        """Do nothing: the next pass starts at position 0 again."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is nothing to forget."""
 
 
 class RollingCache(_Positions):
-    """The post's cache: concatenate, keep the last ``context_length`` entries.
+    """The post's cache: append new entries and keep the last ``context_length`` ones.
 
-    Old entries go before attention, not after, so no query ever sees more than the window, and
-    concatenation copies, so no entry pins the storage it was cut from.
+    Old entries are dropped before attention, not after it, so no query sees more than the window.
+    Concatenation copies, so the dropped entries do not stay in memory.
     """
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,25 +222,21 @@ class RollingCache(_Positions):
 
 
 class StaticCache(_Positions):
-    """A preallocated ring of min(context_length, max_positions) slots, one tensor a layer.
+    """A preallocated ring buffer of min(context_length, max_positions) slots.
 
-    Keys are rotated by absolute position when written, so their order in the ring is of no
-    consequence to attention, and past the window the newest token takes the oldest one's slot.
+    Each layer has one tensor for keys and one for values. Keys are rotated by their absolute
+    position when they are written, so their order in the ring does not matter to attention, and
+    past the window the newest token takes the slot of the oldest.
     """
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        batch: int,
-        max_positions: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(model, batch, max_positions, device, dtype)
-        self.slots = min(model.context_length, max_positions)
-        shape = (batch, model.n_kv_heads, self.slots, model.head_dim)
-        self.k = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(model.n_layers)]
-        self.v = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(model.n_layers)]
+    def __init__(self, shape: CacheShape) -> None:
+        super().__init__(shape)
+        model = shape.model
+        self.slots = min(model.context_length, shape.max_positions)
+        size = (shape.batch, model.n_kv_heads, self.slots, model.head_dim)
+        zeros = partial(torch.zeros, size, device=shape.device, dtype=shape.dtype)
+        self.k = [zeros() for _ in range(model.n_layers)]
+        self.v = [zeros() for _ in range(model.n_layers)]
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write k and v (B, H, T, D) into their slots; returns the filled ones, (B, H, S, D)."""
@@ -246,7 +247,7 @@ class StaticCache(_Positions):
         return self.k[layer][:, :, :filled], self.v[layer][:, :, :filled]
 
     def reset(self) -> None:
-        """Start again at position 0; what the slots hold is never looked at before a write."""
+        """Start again at position 0; the old contents are overwritten before they can be seen."""
         self.position = 0
 
 
@@ -266,5 +267,5 @@ def make_cache(
     device: torch.device,
     dtype: torch.dtype,
 ) -> KVCache:
-    """The cache that ``config`` names, for ``batch`` rows of up to ``max_positions`` tokens."""
-    return CACHES[config.kind](model, batch, max_positions, device, dtype)
+    """Make the cache that ``config`` names; ``CacheShape`` says what the other parameters are."""
+    return CACHES[config.kind](CacheShape(model, batch, max_positions, device, dtype))

@@ -1,8 +1,8 @@
-"""Weights on disk and in memory: a Hugging Face Llama folder, or seeded random ones.
+"""Loading, making and saving weights: a Hugging Face Llama checkpoint, or seeded random weights.
 
-A checkpoint is a folder of config.json and model.safetensors under the names and in the layout of
-``LlamaForCausalLM``, so transformers and every engine that converts from it can read it as it is.
-Only safetensors is read here: loading it cannot run code.
+A checkpoint is a folder with a config.json and a model.safetensors, in the names and the layout of
+``LlamaForCausalLM``, so that transformers and tools that convert from it can read it unchanged.
+Weights are read from safetensors files only, since loading these cannot run code.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from tinygpt.tokenizer import EOT, Tokenizer
 from tinygpt.weights import check_file, plain_name
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
-"""What the weights of a precision are held in; int8 ones as the fp32 that they stand for."""
+"""The dtype that the model holds its weights in; int8 weights are held as their fp32 values."""
 FILES = (
     "README.md",
     "config.json",
@@ -39,15 +39,16 @@ _TOKENIZER_CONFIG = {
 
 
 def random_model(config: ModelConfig, seed: int) -> GPT:
-    """The model with seeded random weights, in fp32 on the CPU."""
+    """A model with seeded random weights, in fp32 on the CPU."""
     return init_weights(_empty_model(config), seed).eval()
 
 
 def load_model(folder: Path, config: ModelConfig) -> GPT:
     """The model of a checkpoint, in fp32 on the CPU.
 
-    Raises ValueError, one line, for a file that ``weights.check_file`` refuses, for a head that is
-    not the embedding though the model ties them, and for weights that are no numbers.
+    Raises ValueError, with a message of one line, for a file that ``weights.check_file`` refuses,
+    for an output head that differs from the embedding although the model ties them, and for weights
+    that are NaN or infinite.
     """
     path = folder / "model.safetensors"
     check_file(path, config)
@@ -75,10 +76,10 @@ def save_model(
     tokenizer: Tokenizer | None = None,
     card: str = "",
 ) -> None:
-    """Write config.json and model.safetensors, with a tokenizer and a README.md where given.
+    """Write config.json and model.safetensors, with a tokenizer and a README.md if given.
 
-    The weights are cast to ``precision`` (fp32, bf16), or kept as they are. Nothing of an older
-    checkpoint is replaced before everything of the new one is written.
+    The weights are cast to ``precision`` (fp32 or bf16), or keep their dtype without one. The files
+    of an older checkpoint are replaced only after all new files have been written.
     """
     dtype = DTYPES[precision.kind] if precision else model.dtype
     llama = to_llama(model)
@@ -127,7 +128,7 @@ def to_llama(model: GPT) -> dict[str, Tensor]:
 
 
 def weights_sha256(model: GPT) -> str:
-    """A digest of the weights' names, shapes and values, whatever file they came from."""
+    """A digest of the weights' names, shapes and values; it does not depend on their file."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
@@ -138,8 +139,8 @@ def weights_sha256(model: GPT) -> str:
 def cast(model: GPT, precision: PrecisionConfig, device: torch.device) -> GPT:
     """The model with its weights rounded to ``precision``, on ``device``.
 
-    int8 weights are rounded and stay fp32: any engine can run them, and is a reference for one that
-    reads the integers themselves.
+    int8 weights are rounded but stay fp32, so that every engine can run them, and so that the eager
+    engine is a reference for an engine that reads the integers themselves.
     """
     if precision.kind == "int8":
         with torch.no_grad():
@@ -154,18 +155,18 @@ def _json(content: dict[str, Any]) -> str:
 
 
 def _empty_model(config: ModelConfig) -> GPT:
-    # skip_init would need every layer to take a device; torch's own draws are simply not made.
+    # On "meta" no memory is filled with torch's own random weights, which would be overwritten.
     with torch.device("meta"):
         model = GPT(config)
     model.to_empty(device="cpu")
     if config.tie_embeddings:
-        model.head.weight = model.emb.weight  # to_empty gave each its own storage
+        model.head.weight = model.emb.weight  # to_empty gives each its own storage
     return model
 
 
 def _require_finite(model: GPT, path: Path) -> None:
-    """ValueError for weights that are NaN or infinite, before anything that runs them is blamed."""
-    # The extremes are NaN where a value is, and take no memory beside the weights.
+    """Raise ValueError for weights that are NaN or infinite, before an engine is blamed."""
+    # The minimum and maximum are NaN if any value is, and computing them takes no extra memory.
     weights = to_llama(model).items()
     bad = [(name, w) for name, w in weights if not torch.stack(w.aminmax()).isfinite().all()]
     if not bad:

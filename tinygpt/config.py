@@ -1,19 +1,25 @@
-"""The dataclasses behind a model, its cache, engine, precision and sampler, with their checks.
+"""The config of a model, its cache, engine, precision and sampler, as dataclasses with checks.
 
-Imports no torch, so that a wrong value is answered before anything heavy is loaded. A message
-begins with the field's name; whoever composed the config puts the group's name in front.
+This module imports no torch, so that a wrong value is reported before anything slow is loaded. An
+error message begins with the field's name; the caller puts the name of the config group before it.
 """
 
 from dataclasses import dataclass, fields
 from typing import Any
 
 CACHE_KINDS = ("none", "rolling", "static")
-ENGINE_KINDS = ("eager", "compiled", "cudagraph")
+ENGINES = {
+    "eager": "tinygpt.engines.eager:EagerEngine",
+    "compiled": "tinygpt.engines.compiled.engine:CompiledEngine",
+    "cudagraph": "tinygpt.engines.cudagraph:CudaGraphEngine",
+}
+"""The kinds of engine, each with the ``module:class`` that is imported when it is asked for."""
+ENGINE_KINDS = tuple(ENGINES)
 PRECISION_KINDS = ("fp32", "bf16", "int8")
 
 
 def require(ok: bool, message: str) -> None:
-    """Raise ``ValueError(message)`` unless ``ok``: for what a user can cause."""
+    """Raise ``ValueError(message)`` unless ``ok``: for mistakes that a user can make."""
     if not ok:
         raise ValueError(message)
 
@@ -37,9 +43,9 @@ class ModelConfig:
     head_dim: int = 32
     """Width of one head; even, since RoPE rotates pairs."""
     d_ff: int = 688
-    """Inner width of SwiGLU."""
+    """Inner width of the SwiGLU layer."""
     rope_base: float = 10_000.0
-    """Base of RoPE's geometric series of frequencies."""
+    """Base of the geometric series of RoPE's frequencies."""
     norm_eps: float = 1e-5
     """RMSNorm's epsilon."""
     tie_embeddings: bool = True
@@ -64,7 +70,7 @@ class ModelConfig:
 
     @property
     def matrices(self) -> list[tuple[int, int]]:
-        """Shape (outputs, inputs) of each distinct matrix; a tied head counts once."""
+        """Shape (outputs, inputs) of each matrix; a tied output head is counted once."""
         heads = self.n_heads + 2 * self.n_kv_heads
         block = [
             (heads * self.head_dim, self.d_model),
@@ -77,7 +83,7 @@ class ModelConfig:
 
     @property
     def n_parameters(self) -> int:
-        """Distinct parameters; a tied head counts once."""
+        """Number of parameters; a tied output head is counted once."""
         norms = self.d_model * (2 * self.n_layers + 1)
         return sum(outputs * inputs for outputs, inputs in self.matrices) + norms
 
@@ -96,10 +102,11 @@ class ModelConfig:
 
     @classmethod
     def from_llama(cls, config: dict[str, Any]) -> "ModelConfig":
-        """Read such a config.json; ValueError for a model that is shaped otherwise.
+        """Read the config.json of a Hugging Face ``LlamaForCausalLM``.
 
-        What transformers would use and is not supported here is refused; what it ignores in a
-        Llama (``pretraining_tp``, ``sliding_window``, ``partial_rotary_factor``) is ignored.
+        Raises ValueError for a setting that changes what transformers computes and that is not
+        supported here. Settings that transformers ignores in a Llama (``pretraining_tp``,
+        ``sliding_window``, ``partial_rotary_factor``) are ignored.
         """
         require(isinstance(config, dict), f"{config!r:.60}: must be an object of keys and values")
         for key, wanted, default in (("model_type", "llama", None), *_LLAMA_FIXED):
@@ -122,7 +129,7 @@ class ModelConfig:
 
 
 def _require_kind(key: str, value: Any, kind: Any) -> None:
-    """Raise ValueError for a value of config.json of another type or range; True is no 1."""
+    """Raise ValueError for a value of config.json with a wrong type or range; True is not 1."""
     ok, wanted = {
         int: (type(value) is int and 1 <= value < 2**31, "a whole number from 1 to 2**31 - 1"),
         float: (type(value) in (int, float) and 0 < value < 1e308, "a number above 0"),
@@ -132,10 +139,10 @@ def _require_kind(key: str, value: Any, kind: Any) -> None:
 
 
 def _rope_base(config: dict[str, Any]) -> float:
-    """RoPE's base in a config.json, found as transformers finds it.
+    """RoPE's base in a config.json, looked up in the same order as transformers does.
 
-    ``rope_scaling``, unless empty, takes the place of ``rope_parameters`` as a whole, and a
-    ``rope_theta`` inside the one that counts goes before one that stands outside.
+    ``rope_scaling``, unless empty, replaces ``rope_parameters`` entirely. A ``rope_theta`` inside
+    the one that is used takes precedence over one at the top level.
     """
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = config.get(name) or {}
@@ -160,7 +167,7 @@ _LLAMA_FIXED = (
     ("per_layer_config", None, None),
     ("quantization_config", None, None),
 )
-"""Keys that change what transformers computes, the value that we compute, and the default."""
+"""Keys that change what transformers computes, the only value supported here, the default."""
 _LLAMA_NAMES = {
     "vocab_size": "vocab_size",
     "context_length": "max_position_embeddings",
@@ -177,11 +184,11 @@ _LLAMA_NAMES = {
 
 @dataclass(kw_only=True)
 class CacheConfig:
-    """Where keys and values of earlier tokens come from."""
+    """How the keys and values of earlier tokens are kept."""
 
     kind: str = "rolling"
-    """``none`` recomputes the window, ``rolling`` concatenates and keeps the last
-    ``context_length`` entries, ``static`` writes into a preallocated ring."""
+    """``none`` computes the window anew, ``rolling`` appends and keeps the last
+    ``context_length`` entries, ``static`` writes into a preallocated ring buffer."""
 
     def __post_init__(self) -> None:
         require(
@@ -192,26 +199,26 @@ class CacheConfig:
 
 @dataclass(kw_only=True)
 class EngineConfig:
-    """The way the weights are run."""
+    """How the weights are run."""
 
     kind: str = "eager"
-    """``eager`` is the plain PyTorch loop, ``compiled`` one C++ function a step, ``cudagraph`` one
-    recorded launch a step."""
+    """``eager`` is the plain PyTorch loop, ``compiled`` runs one C++ function per step,
+    ``cudagraph`` one recorded launch per step."""
 
     def __post_init__(self) -> None:
         require(
-            self.kind in ENGINE_KINDS,
-            f"kind={self.kind}: must be one of {', '.join(ENGINE_KINDS)}",
+            self.kind in ENGINES,
+            f"kind={self.kind}: must be one of {', '.join(ENGINES)}",
         )
 
 
 @dataclass(kw_only=True)
 class PrecisionConfig:
-    """The numbers that weights, activations and cache are kept in."""
+    """The number format of weights, activations and cache."""
 
     kind: str = "fp32"
-    """``fp32``, ``bf16``, or ``int8``: matrices rounded to int8 with a scale a row, all else fp32.
-    Rotation angles and sampling are fp32 in all."""
+    """``fp32``, ``bf16``, or ``int8``: matrices rounded to int8 with one scale per row, and
+    everything else in fp32. Rotation angles and sampling are always fp32."""
 
     def __post_init__(self) -> None:
         require(
@@ -221,29 +228,29 @@ class PrecisionConfig:
 
     @property
     def bytes_per_value(self) -> int:
-        """Bytes of one activation, and of one cached key or value."""
+        """Bytes of one activation, or of one element of a cached key or value."""
         return {"fp32": 4, "bf16": 2, "int8": 4}[self.kind]
 
     @property
     def bytes_per_weight(self) -> int:
-        """Bytes of one weight of a matrix, at the least; int8 has 4 more for the scale of a row."""
+        """Bytes of one weight of a matrix; int8 needs 4 more per row, for the scale."""
         return {"fp32": 4, "bf16": 2, "int8": 1}[self.kind]
 
 
 @dataclass(kw_only=True)
 class SamplerConfig:
-    """The four knobs of sampling, applied in the order penalty, temperature, top-k, top-p."""
+    """The four sampling parameters, applied in the order penalty, temperature, top-k, top-p."""
 
     temperature: float = 0.0
     """Divides the logits; 0 is greedy."""
     top_k: int = 0
-    """Keep the k most likely tokens, of equal ones the lowest ids; 0 is off, more than the
-    vocabulary keeps all."""
+    """Keep the k most likely tokens; among equally likely ones the lowest ids. 0 is off; a k
+    above the vocabulary size keeps all."""
     top_p: float = 1.0
-    """Keep the smallest set of tokens whose probabilities reach p; 1.0 is off."""
+    """Keep the smallest set of most likely tokens whose probabilities add up to p; 1.0 is off."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of the tokens in prompt and output, once
-    per distinct token; 1.0 is off, values in (0, 1) encourage repetition."""
+    """Divides the positive and multiplies the negative logits of tokens that occur in the prompt
+    or the output, once per distinct token. 1.0 is off; values in (0, 1) encourage repetition."""
 
     def __post_init__(self) -> None:
         require(

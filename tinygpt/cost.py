@@ -1,16 +1,15 @@
-"""What a generation costs by arithmetic alone: bytes held and floating-point operations.
+"""What a generation costs by formula: bytes held and floating-point operations.
 
-Imports no torch, so that a plan can be priced before anything is loaded.
-B rows, P prompt tokens, N new tokens.
+This module imports no torch, so that a plan can be priced before anything slow is loaded.
 """
 
 from tinygpt.config import ModelConfig, PrecisionConfig
 
 
 def weights_bytes(model: ModelConfig, precision: PrecisionConfig) -> int:
-    """Bytes of the weights in their precision; a tied head counts once.
+    """Bytes of the weights in their precision; a tied output head counts once.
 
-    In int8 each row of a matrix has a scale, and the norms stay as they are, 4 bytes each.
+    In int8 each row of a matrix has a scale of 4 bytes, and so has each weight of the norms.
     """
     if precision.kind != "int8":
         return model.n_parameters * precision.bytes_per_weight
@@ -20,14 +19,14 @@ def weights_bytes(model: ModelConfig, precision: PrecisionConfig) -> int:
 
 
 def held_weights_bytes(model: ModelConfig, precision: PrecisionConfig) -> int:
-    """Bytes of the weights as the eager model holds them: int8 as the fp32 that it stands for."""
+    """Bytes of the weights as the eager model holds them; int8 weights take 4 bytes, as fp32."""
     return model.n_parameters * precision.bytes_per_value
 
 
 def kv_cache_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value: int) -> int:
-    """Bytes of a full cache: 2 * layers * tokens * n_kv_heads * head_dim * bytes * B.
+    """Bytes of a full cache: 2 * layers * tokens * n_kv_heads * head_dim * bytes * batch.
 
-    ``tokens`` beyond the window are not held.
+    A cache holds at most ``context_length`` tokens.
     """
     held = min(tokens, model.context_length)
     per_token = 2 * model.n_layers * model.n_kv_heads * model.head_dim
@@ -35,10 +34,10 @@ def kv_cache_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value:
 
 
 def activation_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value: int) -> int:
-    """Peak bytes of one forward pass over ``tokens`` a row, to within small factors.
+    """Peak bytes of one forward pass over ``tokens`` per row, to within small factors.
 
-    The widest moment is the MLP (x, its norm, gate and up, their product) or the logits, which
-    are fp32 and live beside their softmax, the sampler's noise and, for top-p, a sort of them.
+    The peak is in the MLP (x, its norm, gate and up, their product) or at the logits, which are
+    fp32 and held together with their softmax, the sampler's noise and, for top-p, a sorted copy.
     """
     per_token = 3 * model.d_model + 3 * model.d_ff
     mlp = per_token * min(tokens, model.context_length) * bytes_per_value
@@ -47,10 +46,10 @@ def activation_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_valu
 
 
 def forward_flops(model: ModelConfig, new: int, held: int) -> int:
-    """Operations of one row's forward pass over ``new`` tokens with ``held`` ones in the cache.
+    """Operations of one row's forward pass over ``new`` tokens with ``held`` tokens in the cache.
 
-    Two per weight and token, the head at the last position only, and two products with the keys
-    and values each new token sees.
+    There are two per weight and token, with the output head at the last position only, and those of
+    the two products of attention, over all keys and values that each new token sees.
     """
     matrices = model.n_parameters - model.vocab_size * model.d_model * (
         1 if model.tie_embeddings else 2
@@ -64,7 +63,7 @@ def forward_flops(model: ModelConfig, new: int, held: int) -> int:
 def generation_flops(
     model: ModelConfig, batch: int, prompt_tokens: int, new_tokens: int, *, cached: bool
 ) -> int:
-    """Operations of a whole generation, all rows, with or without a cache."""
+    """Operations of a whole generation of ``batch`` rows, with or without a cache."""
     window = model.context_length
 
     def step(n: int) -> int:
@@ -73,6 +72,6 @@ def generation_flops(
         return forward_flops(model, 1, min(n - 1, window - 1))
 
     end = prompt_tokens + new_tokens
-    growing = min(end, max(prompt_tokens, window) + 1)  # from there on every step costs the same
+    growing = min(end, max(prompt_tokens, window) + 1)  # all later steps cost the same
     total = sum(step(n) for n in range(prompt_tokens, growing))
     return batch * (total + (end - growing) * step(window + 1))

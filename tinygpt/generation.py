@@ -1,7 +1,7 @@
-"""Generation: prefill, then one decode step a token, the same code for every cache and batch.
+"""Generation: prefill, then one decode step per token; the same code for every cache and batch.
 
-N new tokens take exactly N forward passes: the prefill gives the first, each of the N - 1 decode
-steps one more. (The post's loop runs the model once more than it has to.)
+N new tokens take exactly N forward passes: the prefill gives the first token, and each of the N - 1
+decode steps gives one more. (The loop in the post makes one pass more than necessary.)
 
 Shapes: B rows, P prompt tokens, N new tokens, V vocabulary.
 """
@@ -15,24 +15,25 @@ from torch import Tensor
 from tinygpt.cache import KVCache
 
 Pick = Callable[[Tensor], Tensor]
-"""Logits (B, V) to ids (B,); a Sampler, or anything that looks at the logits on their way."""
+"""Picks ids (B,) from logits (B, V): a ``Sampler``, or a function that records the logits too."""
 
 
 class Model(Protocol):
-    """What a loop needs of a model; a ``GPT`` is one."""
+    """What ``generate`` needs of a model; ``GPT`` is one, and so are parts of some engines."""
 
     def step(self, ids: Tensor, cache: KVCache) -> Tensor:
-        """Run the new tokens ``ids`` (B, T) over ``cache``; logits (B, V) of the last one, which
-        are good until the next step.
+        """Run the new tokens ``ids`` (B, T) over ``cache``.
+
+        Returns the logits (B, V) of the last token, which are valid until the next step.
         """
         ...
 
 
 OnToken = Callable[[Tensor], bool]
-"""Shown the newest ids (B,) after each step; true ends the text there."""
+"""Is called with the newest ids (B,) after each step; returns true to end the text there."""
 
 
-def go_on(ids: Tensor) -> bool:
+def never_stop(ids: Tensor) -> bool:
     """The ``OnToken`` that never ends a text."""
     return False
 
@@ -56,11 +57,12 @@ def generate(
     *,
     cache: KVCache,
     pick: Pick,
-    on_token: OnToken = go_on,
+    on_token: OnToken = never_stop,
 ) -> Tensor:
-    """Prompt (B, P) and ``new_tokens`` picked ones, (B, P + N); fewer where ``on_token`` ends it.
+    """Continue ``prompt`` (B, P) by ``new_tokens`` picked tokens; returns all ids, (B, P + N).
 
-    Raises ValueError for an empty prompt: the model has no token to start from.
+    There are fewer new tokens if ``on_token`` ends the text. Raises ValueError for an empty prompt,
+    since the model needs a token to start from.
     """
     batch, prompt_tokens = prompt.shape
     if prompt_tokens == 0:

@@ -1,7 +1,7 @@
-"""The model: Llama-shaped blocks, so that other engines can run its weights.
+"""The model. Its blocks are those of a Llama, so that other programs can run its weights.
 
-``forward`` gives logits at every position (training, reference); ``step`` runs new tokens over a
-cache and gives logits at the last position only, which is all that generation needs.
+``forward`` computes logits at every position, for training and as a reference. ``step`` runs new
+tokens over a cache and computes logits at the last position only, which is what generation needs.
 
 Shapes: B rows, T tokens, H query heads, K key/value heads, D head_dim, V vocabulary.
 """
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinygpt.cache import KVCache, NoCache, Step
+from tinygpt.cache import CacheShape, KVCache, NoCache, Step
 from tinygpt.config import ModelConfig
 from tinygpt.rope import rotate
 from tinygpt.seeds import whole_seed
@@ -71,7 +71,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """``GPT(ModelConfig())`` is the post's model: 5,795,072 parameters, 23.2 MB in fp32."""
+    """The language model; ``GPT(ModelConfig())`` has 5,795,072 parameters, 23.2 MB in fp32."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -91,10 +91,15 @@ class GPT(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.emb.weight.dtype
 
-    def forward(self, ids: Tensor, cache: NoCache | None = None) -> Tensor:
-        """Logits (B, T, V) at every position of ``ids`` (B, T), T <= context_length.
+    def cache_shape(self, batch: int, max_positions: int) -> CacheShape:
+        """The shape of a cache for this model, of ``batch`` rows and ``max_positions`` tokens."""
+        return CacheShape(self.config, batch, max_positions, self.device, self.dtype)
 
-        ``cache`` spares making one; a compiled pass must not make its table of angles again.
+    def forward(self, ids: Tensor, cache: NoCache | None = None) -> Tensor:
+        """Logits (B, T, V) at every position of ``ids`` (B, T), with T at most ``context_length``.
+
+        Give a ``cache`` to reuse its table of angles, as a pass under torch.compile must. Raises
+        ValueError if there are more tokens than ``context_length``.
         """
         B, T = ids.shape
         if self.config.context_length < T:
@@ -102,17 +107,17 @@ class GPT(nn.Module):
                 f"{T} tokens: the window is context_length={self.config.context_length}; "
                 "pass the last ones only"
             )
-        cache = cache or NoCache(self.config, B, T, self.device, self.dtype)
+        cache = cache or NoCache(self.cache_shape(B, T))
         logits: Tensor = self.head(self.norm(self._hidden(ids, cache)))
         return logits
 
     @torch.inference_mode()
     def step(self, ids: Tensor, cache: KVCache) -> Tensor:
-        """Run the new tokens ``ids`` (B, T) over ``cache``; logits (B, V) of the last one."""
+        """Run the new tokens ``ids`` (B, T) over ``cache``; returns logits (B, V) of the last."""
         return self.last_logits(ids, cache)
 
     def last_logits(self, ids: Tensor, cache: KVCache) -> Tensor:
-        """``step`` for those who trace it, which inference mode does not allow."""
+        """The same as ``step`` without inference mode, under which torch cannot trace the model."""
         logits: Tensor = self.head(self.norm(self._hidden(ids, cache)[:, -1]))
         return logits
 
@@ -126,11 +131,12 @@ class GPT(nn.Module):
 
 
 def init_weights(model: GPT, seed: int) -> GPT:
-    """Seeded random weights, the same on every machine: uniform, drawn on the CPU in fp32.
+    """Fill the model with seeded random weights that are the same on every machine.
 
-    (torch's normal draws depend on the processor's vector width.) Linear layers have a deviation
-    of 1/sqrt(inputs), the embedding 0.02: with one small scale for all and a tied head, greedy text
-    is a constant and hides the bugs the gate looks for.
+    The draws are uniform and made on the CPU in fp32, since torch's normal draws depend on the
+    processor's vector width. Linear layers have a standard deviation of 1/sqrt(inputs), the
+    embedding has 0.02. With one small deviation for all and a tied head, greedy text would repeat a
+    single token, and the gate would not see the errors that it looks for.
     """
     generator = torch.Generator().manual_seed(whole_seed("weights", seed))
     with torch.no_grad():

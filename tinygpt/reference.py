@@ -1,11 +1,10 @@
-"""The slow way to what an approximate cache computes: all tokens in one pass, without that cache.
+"""A reference for approximate caches: the same result in one pass over all tokens, without a cache.
 
-A cache that drops or rounds entries cannot be compared with the plain forward pass. Its class
-states what each query sees (``Seen``), and this pass computes the same from the weights, with
-attention written out: neither the cache nor the model's own attention is called.
+The results of a cache that drops or rounds entries differ from those of the plain forward pass. Its
+class states what each query sees (``Seen``), and this pass computes just that from the weights. It
+calls neither the cache nor the model's own attention.
 
-Shapes: B rows, n tokens, H query heads, K key/value heads, D head_dim, V vocabulary, Q queries at
-a time.
+Shapes: B rows, n tokens, H query heads, K key/value heads, D head_dim, V vocabulary.
 """
 
 import torch
@@ -16,13 +15,14 @@ from tinygpt.model import GPT, Attention, Block
 from tinygpt.rope import rope_table, rotate
 
 QUERIES_AT_ONCE = 256
-"""Their scores over all keys are held at a time."""
+"""Queries whose scores over all keys are in memory at the same time."""
 
 
 @torch.inference_mode()
 def forward(model: GPT, ids: Tensor, seen: Seen, at: Tensor) -> Tensor:
-    """Logits (B, len(at), V) after the tokens at ``at`` of ``ids`` (B, n), each of which sees what
-    ``seen`` says.
+    """Logits (B, len(at), V) at the positions ``at`` of ``ids`` (B, n).
+
+    Each token sees the tokens that ``seen`` says.
     """
     device = ids.device
     seen = seen._replace(mask=seen.mask.to(device), distances=seen.distances.to(device))
@@ -38,13 +38,13 @@ def forward(model: GPT, ids: Tensor, seen: Seen, at: Tensor) -> Tensor:
 def _attention(attention: Attention, x: Tensor, seen: Seen, base: float) -> Tensor:
     """Attention of ``x`` (B, n, d_model) over what ``seen`` says.
 
-    Keys are rotated by their place in the text. Where a query is to stand at another distance than
-    the text has it, it is the query that is rotated further or less far.
+    Keys are rotated by their position in the text. If ``seen`` states another distance between a
+    query and a key than they have in the text, the query is rotated by another position instead.
     """
     B, n, _ = x.shape
     H, K, D = attention.n_heads, attention.n_kv_heads, attention.head_dim
     at = torch.arange(n, device=x.device)
-    turned = (seen.distances + at).masked_fill(~seen.mask, 0)  # where each query is to stand
+    turned = (seen.distances + at).masked_fill(~seen.mask, 0)  # the position of each query, per key
     cos, sin = rope_table(max(n, int(turned.max()) + 1), D, base, str(x.device))
     heads = attention.qkv(x).view(B, n, -1, D).transpose(1, 2)
     q, k, v = torch.split(heads, [H, K, K], dim=1)
@@ -54,7 +54,7 @@ def _attention(attention: Attention, x: Tensor, seen: Seen, base: float) -> Tens
     for rows in torch.split(at, QUERIES_AT_ONCE):
         mask, shift = seen.mask[rows], turned[rows] - rows[:, None]
         scores = torch.full((B, H, len(rows), n), float("-inf"), device=x.device)
-        for by in sorted(set(shift[mask].tolist())):  # 0 alone, where distances are the text's
+        for by in sorted(set(shift[mask].tolist())):  # only 0 if distances are as in the text
             places = (rows + by).clamp(min=0)
             query = rotate(q[:, :, rows], cos[places], sin[places]).float() * D**-0.5
             scores = torch.where(mask & (shift == by), query @ k.mT, scores)

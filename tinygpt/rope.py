@@ -1,7 +1,7 @@
-"""Rotary position embedding (Su et al., 2021) at absolute positions, in the half-split layout.
+"""Rotary position embedding (RoPE; Su et al., 2021) at absolute positions.
 
 Element i of a head is paired with element i + head_dim / 2, as in Llama's Hugging Face weights.
-Angles are built in fp32 whatever the model's precision: bf16 rounds position 257 to 256.
+Angles are computed in fp32 in every precision, since bf16 would round position 257 to 256.
 """
 
 from functools import lru_cache
@@ -12,9 +12,10 @@ from torch import Tensor
 
 @lru_cache(maxsize=16)
 def rope_table(n_positions: int, head_dim: int, base: float, device: str) -> tuple[Tensor, Tensor]:
-    """Cosine and signed sine, each (n_positions, head_dim) in fp32; built once a shape.
+    """Cosines and signed sines, each (n_positions, head_dim) in fp32, computed once per shape.
 
-    The sine of the first half is negated, so that a rotation is ``x * cos + swap(x) * sin``.
+    The sines of the first half are negated, so that a rotation is ``x * cos + swap(x) * sin``,
+    where ``swap`` exchanges the two halves of a head.
     """
     with torch.inference_mode(False):
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
@@ -26,6 +27,6 @@ def rope_table(n_positions: int, head_dim: int, base: float, device: str) -> tup
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate ``x`` (..., T, D) by the table's rows ``cos`` and ``sin``, each (T, D)."""
+    """Rotate ``x`` (..., T, D) by rows of the table, ``cos`` and ``sin``, each (T, D)."""
     swapped = torch.roll(x, x.shape[-1] // 2, dims=-1)
     return torch.addcmul(x * cos, swapped, sin).to(x.dtype)

@@ -1,9 +1,9 @@
-"""Sampling: the post's four knobs in its order, then one seeded draw per row.
+"""Sampling: penalty, temperature, top-k and top-p, in this order, then one seeded draw per row.
 
-The draw is an exponential race, argmax(p / q) with q ~ Exp(1), as torch.multinomial's for one draw.
-q comes from a CPU generator seeded by (seed, row), one draw over the vocabulary a step. So row 0 is
-the same text at any batch size and on any device, and two settings that keep the same likely tokens
-share an opening.
+The draw is argmax(p / q) with q ~ Exp(1), which torch.multinomial also uses for a single draw. The
+noise q comes from a CPU generator per row, seeded by (seed, row), with one value per vocabulary
+entry and step. So row 0 is the same text at any batch size and on any device, and two settings that
+keep the same likely tokens begin with the same text.
 
 Shapes: B rows, V vocabulary.
 """
@@ -17,31 +17,31 @@ from tinygpt.config import SamplerConfig
 from tinygpt.seeds import row_seed
 
 Transform = Callable[[Tensor], Tensor]
-"""Scores (B, V) in fp32 to scores (B, V); a dropped token's score is -inf."""
+"""Maps scores (B, V) in fp32 to new scores (B, V); the score of a dropped token is -inf."""
 
 _MIN_TEMPERATURE = 1e-30
-"""Below it 1 / temperature overflows fp32; at it every distinct pair of scores is decided."""
+"""Lower temperatures are raised to this one: they would overflow fp32, and change nothing more."""
 
 
 def penalise(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Push down the tokens of ``seen`` (B, V booleans): once each, however often they occurred.
+    """Lower the scores of the tokens in ``seen`` (B, V booleans), however often they occurred.
 
-    Positive scores are divided and negative ones multiplied (CTRL, Keskar et al., 2019).
+    Positive scores are divided by ``penalty``, negative ones multiplied (Keskar et al., 2019).
     """
     return torch.where(seen, torch.where(scores > 0, scores / penalty, scores * penalty), scores)
 
 
 def scale(scores: Tensor, temperature: float) -> Tensor:
-    """Scores over temperature; the maximum is subtracted first, so that none overflows."""
+    """Divide scores by ``temperature``, after subtracting their maximum against overflow."""
     shifted = scores - scores.amax(dim=-1, keepdim=True)
     return shifted / max(temperature, _MIN_TEMPERATURE)
 
 
 def keep_top_k(scores: Tensor, k: int) -> Tensor:
-    """Keep the k highest scores; of those that tie with the last of them, the lowest ids.
+    """Keep the k highest scores; among scores equal to the k-th highest, those of the lowest ids.
 
-    Which of equal scores ``torch.topk`` returns is not defined, so it tells the value only. NaN
-    stays, for ``Sampler.check`` to find.
+    ``torch.topk`` does not define which of equal scores it returns, so only its k-th value is used.
+    NaN stays NaN, so that ``Sampler.check`` finds it.
     """
     kth = scores.topk(min(k, scores.shape[-1]), dim=-1).values[:, -1:]
     room = k - (scores > kth).sum(dim=-1, keepdim=True)
@@ -51,24 +51,24 @@ def keep_top_k(scores: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(scores: Tensor, p: float) -> Tensor:
-    """Keep the smallest set whose probabilities reach p (nucleus; Holtzman et al., 2020).
+    """Keep the smallest set of tokens whose probabilities reach p (Holtzman et al., 2020).
 
-    A token goes when those ranked above it already reach p, so the first one always stays. Equal
-    scores rank by id, the lowest first: the sort is stable.
+    A token is dropped if the tokens ranked above it already reach p, so the first one always stays.
+    Equal scores are ranked by id, lowest first, since the sort is stable.
     """
     ranked, order = scores.sort(dim=-1, descending=True, stable=True)
     probabilities = ranked.softmax(dim=-1)
     above = probabilities.cumsum(dim=-1) - probabilities
-    dropped = (above >= p) & (above > 0.0)  # the first stays, also where p is 0 in fp32
+    dropped = (above >= p) & (above > 0.0)  # the first stays even if p is 0 in fp32
     ranked = ranked.masked_fill(dropped, float("-inf"))
     return torch.empty_like(scores).scatter_(-1, order, ranked)
 
 
 class Sampler:
-    """Logits (B, V) to token ids (B,). Make one with ``make_sampler``; ``reset`` starts a text.
+    """Picks token ids (B,) from logits (B, V). Call ``reset`` at the start of each text.
 
-    Nothing here waits for the device: a row without a finite maximum sets a flag there, which
-    ``check`` reads after the last token.
+    Sampling never waits for the device. A row whose logits have no finite maximum sets a flag on
+    the device, which ``check`` reads after the last token.
     """
 
     def __init__(self, config: SamplerConfig, batch: int, seed: int, device: torch.device) -> None:
@@ -94,7 +94,7 @@ class Sampler:
         return steps
 
     def reset(self, prompt: Tensor, vocab_size: int) -> None:
-        """Start a text after ``prompt`` (B, P): its history, and every row's draws anew."""
+        """Start a text after ``prompt`` (B, P): set the history, and seed every row again."""
         if self._tracks_history:
             seen = torch.zeros(self._batch, vocab_size, dtype=torch.bool, device=self._device)
             self._seen = seen.scatter_(-1, prompt, True)
@@ -103,21 +103,21 @@ class Sampler:
             generator.manual_seed(seed)
 
     def scores(self, logits: Tensor) -> Tensor:
-        """The fp32 scores (B, V) that the draw sees."""
+        """The fp32 scores (B, V) that the draw is made from."""
         scores = logits.float()
         for transform in self._transforms:
             scores = transform(scores)
         return scores
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Next ids (B,) for ``logits`` (B, V)."""
+        """Pick the next ids (B,) from ``logits`` (B, V)."""
         ids = self._pick(self.scores(logits))
         if self._seen is not None:
             self._seen.scatter_(-1, ids[:, None], True)
         return ids
 
     def check(self) -> None:
-        """Raise ValueError naming the rows that had no finite maximum since ``reset``."""
+        """Raise ValueError for rows whose logits had no finite maximum since ``reset``."""
         bad = (~self._finite).nonzero().flatten().tolist()
         if bad:
             raise ValueError(
@@ -130,19 +130,20 @@ class Sampler:
         return self._seen
 
     def _argmax(self, scores: Tensor) -> Tensor:
-        highest, ids = scores.max(dim=-1)  # of equal scores the lowest id, as torch documents
+        highest, ids = scores.max(dim=-1)  # torch documents the lowest of equal ids
         self._finite.logical_and_(highest.isfinite())
         return ids
 
     def _race(self, scores: Tensor) -> Tensor:
         weights = scores.softmax(dim=-1)
         self._finite.logical_and_(weights[:, 0].isfinite())
-        # A new buffer a step: the copy of the last one to a GPU may still be under way.
+        # Each step needs a new buffer: the copy of the last one to the GPU may not be finished.
         noise = torch.empty(weights.shape, pin_memory=self._device.type == "cuda")
         for row, generator in zip(noise, self._generators, strict=True):
             row.uniform_(generator=generator)
-        # By inversion: exponential_ draws from another stream where torch has MKL, so the text
-        # would depend on the processor. Half a step up, since a zero would win every race.
+        # The exponential noise is computed from uniform draws: exponential_ gives other values if
+        # torch has MKL, so the text would depend on the processor. The draws are moved up by half
+        # a step, since noise of zero would always win.
         noise = noise.add_(2**-25).neg_().log1p_().neg_()
         return (weights / noise.to(self._device, non_blocking=True)).argmax(dim=-1)
 

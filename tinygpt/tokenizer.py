@@ -1,12 +1,13 @@
 """Byte-level BPE: train, encode, decode, and Hugging Face's tokenizer.json.
 
-Merging the most frequent pair of symbols again and again is the method of Sennrich et al. 2016
-(arXiv:1508.07909). Doing it on the UTF-8 bytes of pre-split text is GPT-2's way, and its split and
-its letters for bytes are used here (github.com/openai/gpt-2, src/encoder.py): every engine knows
-them by name. Ids: 0-255 are the bytes, then the merges as learnt, and last ``<|endoftext|>``.
+Repeatedly merging the most frequent pair of symbols is the method of Sennrich et al. 2016
+(arXiv:1508.07909). GPT-2 applies it to the UTF-8 bytes of text that was split into pieces; its
+split and its letters for bytes are used here (github.com/openai/gpt-2, src/encoder.py), since all
+common tokenizer libraries support them. Ids 0-255 are the bytes, followed by the merges in the
+order learnt, and last ``<|endoftext|>``.
 
-Tie rule of training: the most frequent pair first, among equals the one with the smallest ids
-(left, then right); a pair that occurs only once is never merged.
+Training merges the most frequent pair first; among equally frequent pairs the one with the smallest
+ids (left, then right). A pair that occurs only once is never merged.
 """
 
 import hashlib
@@ -23,20 +24,23 @@ from typing import Any, Self
 import regex
 
 EOT = "<|endoftext|>"
-# GPT-2's split into pieces; no merge crosses the border between two.
+# GPT-2's split of a text into pieces; no merge crosses from one piece into the next.
 SPLIT = regex.compile(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 MIN_VOCAB_SIZE = 257  # the bytes and EOT
-MAX_CACHED_PIECES = 1 << 16  # once so many are remembered, all are forgotten
-MAX_CACHED_LENGTH = 64  # characters; a longer piece is not remembered
+MAX_CACHED_PIECES = 1 << 16  # beyond this many, the cache is emptied
+MAX_CACHED_LENGTH = 64  # in characters; longer pieces are not cached
 
 Pair = tuple[int, int]
 
 
 class Tokenizer:
-    """A vocabulary and its merges, made by ``train`` or ``load`` and never changed after."""
+    """A vocabulary and its merges, made by ``train`` or ``load``; it never changes."""
 
     def __init__(self, merges: Sequence[Pair], regex_version: str = regex.__version__) -> None:
-        """From pairs of ids in the order learnt; ``regex`` of that version split the text."""
+        """Make a tokenizer from pairs of ids in the order learnt.
+
+        ``regex_version`` is the version of ``regex`` that split the training text.
+        """
         self.merges = tuple(merges)
         self.regex_version = regex_version
         self.eot_id = 256 + len(self.merges)
@@ -50,11 +54,11 @@ class Tokenizer:
 
     @classmethod
     def train(cls, text: str, vocab_size: int = 4096) -> Self:
-        """Learn up to ``vocab_size`` - 257 merges from a text; the same text makes the same file.
+        """Learn up to ``vocab_size`` - 257 merges; the same text always gives the same file.
 
-        It ends early, with a smaller ``vocab_size``, once no pair is left that occurs twice.
-        ``<|endoftext|>`` in the text is text like any other. Raises ValueError for an empty text,
-        one with lone surrogates, and a ``vocab_size`` below 257.
+        Training ends early, with a smaller ``vocab_size``, when no pair is left that occurs twice.
+        ``<|endoftext|>`` in the text is treated as plain text. Raises ValueError for an empty text,
+        a text with lone surrogates, and a ``vocab_size`` below 257.
         """
         if vocab_size < MIN_VOCAB_SIZE:
             raise ValueError(
@@ -67,8 +71,10 @@ class Tokenizer:
         return cls(_learn_merges(Counter(SPLIT.findall(text)), vocab_size - MIN_VOCAB_SIZE))
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        """The ids of a text without lone surrogates (else ValueError); ``allow_special`` lets
-        ``<|endoftext|>`` in it stand for the special token, not for plain text.
+        """The ids of a text; raises ValueError for a text with lone surrogates.
+
+        If ``allow_special``, ``<|endoftext|>`` in the text becomes the special token; otherwise it
+        is plain text.
         """
         _require_utf8(text)
         ids: list[int] = []
@@ -80,15 +86,16 @@ class Tokenizer:
         return ids
 
     def padded(self, n_ids: int) -> Self:
-        """The same tokenizer for a model with a vocabulary of ``n_ids``: of its ids, those beyond
-        the tokenizer's own decode to nothing.
+        """The same tokenizer for a model with a vocabulary of ``n_ids``.
+
+        Ids beyond the tokenizer's own vocabulary decode to nothing.
         """
         wider = copy(self)
         wider.n_ids = max(n_ids, self.vocab_size)
         return wider
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes behind the ids. Raises ValueError for an id outside the vocabulary."""
+        """The bytes that the ids stand for. Raises ValueError for an id outside the vocabulary."""
         out = bytearray()
         for token_id in ids:
             if not 0 <= token_id < self.n_ids:
@@ -101,16 +108,16 @@ class Tokenizer:
         return bytes(out)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
+        """The text of the ids, with U+FFFD for invalid UTF-8. Raises as ``decode_bytes``."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the file that ``save`` writes."""
+        """The hexadecimal SHA-256 digest of the file that ``save`` writes."""
         return hashlib.sha256(self._file_content()).hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; an older one is replaced only by a complete one."""
+        """Write the file; an older file is replaced only once the new one is complete."""
         target = Path(path)
         partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         try:
@@ -124,9 +131,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a tokenizer.json that ``save`` wrote, also after ``tokenizers`` saved it again.
+        """Read a tokenizer.json that ``save`` wrote, even if ``tokenizers`` has saved it again.
 
-        Raises ValueError, one line, for a file that is missing, damaged or of another kind.
+        Raises ValueError, with a message of one line, for a file that is missing, damaged or of
+        another kind of tokenizer.
         """
         try:
             document = json.loads(Path(path).read_bytes())
@@ -144,15 +152,15 @@ class Tokenizer:
                 theirs = document[key]
                 if theirs != (theirs | ours if isinstance(ours, dict) else ours):
                     raise ValueError(f"another {key}")
-        except Exception as error:  # a file can be another in any way; the answer is the same
+        except Exception as error:  # a foreign file can fail in any way
             raise ValueError(
-                f"{path}: is of another kind ({_cause(error)}); of tokenizers only tinygpt's own "
-                "byte-level BPE is read for now"
+                f"{path}: is another kind of tokenizer ({_cause(error)}); only tinygpt's own "
+                "byte-level BPE can be read"
             ) from None
         return tokenizer
 
     def _encode_piece(self, piece: str) -> list[int]:
-        """Ids of one piece, by a heap of possible merges over a linked list: n log n steps."""
+        """The ids of one piece, in n log n steps: a heap of possible merges over a linked list."""
         ids, merged = list(piece.encode()), self._merged
         after, before = list(range(1, len(ids) + 1)), list(range(-1, len(ids) - 1))
         heap = [(merged[pair], at) for at, pair in enumerate(pairwise(ids)) if pair in merged]
@@ -161,7 +169,7 @@ class Tokenizer:
             new_id, at = heapq.heappop(heap)
             right = after[at]
             if right == len(ids) or merged.get((ids[at], ids[right])) != new_id:
-                continue  # one of the two has gone into another merge since
+                continue  # one of the two has been merged since
             ids[at], ids[right], after[at] = new_id, -1, after[right]
             if after[at] < len(ids):
                 before[after[at]] = at
@@ -179,7 +187,7 @@ class Tokenizer:
 
     def _document(self) -> dict[str, Any]:
         visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
-        hidden = iter(range(256, 512))  # the other bytes have letters from U+0100 on
+        hidden = iter(range(256, 512))  # the other bytes get letters from U+0100 on
         letters = [chr(value if value in visible else next(hidden)) for value in range(256)]
         names = ["".join(letters[value] for value in token) for token in self._tokens]
         vocab = {name: token_id for token_id, name in enumerate(names)}
@@ -201,11 +209,12 @@ class Tokenizer:
 
 
 def _learn_merges(pieces: Counter[str], limit: int) -> list[Pair]:
-    """Up to ``limit`` merges from the pieces and how often each occurs.
+    """Learn up to ``limit`` merges from pieces of text and how often each occurs.
 
-    The pieces lie one after another in a linked list. ``places`` says where a pair was seen, in
-    rising order; a place that no longer shows it is skipped. The heap is as lazy: once made, a pair
-    only gets rarer, so an entry that says too much goes back with the true count.
+    The pieces are stored one after another in a linked list. ``places`` lists where each pair was
+    seen, in rising order; places where it has since been merged away are skipped. Entries of the
+    heap may also be out of date: a pair's count only falls, so an entry with too high a count is
+    pushed again with the present count.
     """
     ids, weights, after, before = list[int](), list[int](), list[int](), list[int]()
     counts, places = defaultdict[Pair, int](int), defaultdict[Pair, list[int]](list)

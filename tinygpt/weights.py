@@ -1,7 +1,7 @@
-"""The tensors of a Llama checkpoint, by the header of its file: names, shapes, number formats.
+"""Checks the tensors of a Llama checkpoint by the file's header: names, shapes, number formats.
 
-A header is read in milliseconds, however large the weights are, and without torch: a file that does
-not fit its config.json is refused before anything heavy is loaded.
+A header is read in milliseconds and without torch, however large the weights are. So a file that
+does not fit its config.json is refused before anything slow is loaded.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from tinygpt.config import ModelConfig
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-"""Number formats of safetensors that weights are read from."""
+"""The number formats of safetensors in which weights can be read."""
 
 
 def shapes(config: ModelConfig) -> dict[str, list[int]]:
@@ -38,15 +38,15 @@ def shapes(config: ModelConfig) -> dict[str, list[int]]:
 
 
 def plain_name(name: str) -> str:
-    """The name of a tensor without what torch.compile puts in front of it."""
+    """The name of a tensor without the prefix that torch.compile adds."""
     return name.removeprefix("_orig_mod.")
 
 
 def check_file(path: Path, config: ModelConfig) -> None:
-    """Raise ValueError, one line, for a file of weights that is missing or damaged, and for one
-    whose names, shapes or number formats are not those of ``config``, naming all of them.
+    """Raise ValueError for a file of weights that is missing, damaged or does not fit ``config``.
 
-    A tied head may be in the file as well.
+    The message is one line that names all tensors whose name or shape is wrong, or the number
+    formats that cannot be read. A tied output head may be in the file as well.
     """
     try:
         with safe_open(path, framework="numpy") as file:

@@ -11,7 +11,7 @@ from torch import Tensor
 from runners.harness.measure import gate
 from runners.harness.measure.gate import GateResult
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, greedy, random_ids
-from tinygpt.cache import CACHES, RollingCache, StaticCache, Step
+from tinygpt.cache import CACHES, CacheShape, RollingCache, StaticCache, Step
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CACHE_KINDS, CacheConfig, ModelConfig, PrecisionConfig
 from tinygpt.generation import OnToken, Pick
@@ -68,9 +68,9 @@ def blind_to_the_prompt(cache: Any, n_new: int) -> Step:
     return step if cache.position == 0 else step._replace(mask=mask)
 
 
-def narrow_window(cache: Any, model: ModelConfig, *arguments: Any) -> None:
+def narrow_window(cache: Any, shape: CacheShape) -> None:
     base = StaticCache if isinstance(cache, StaticCache) else RollingCache
-    base.__init__(cache, replace(model, context_length=16), *arguments)
+    base.__init__(cache, replace(shape, model=replace(shape.model, context_length=16)))
 
 
 RIGHT_STEP: Callable[[Any, int], Step] = RollingCache.step

@@ -40,11 +40,16 @@ from tests.small_model import BF16, CPU, FP32, NANO, engine_for, random_ids
 from tests.small_text import MODEL
 from tinygpt import config as library_config
 from tinygpt import reference
-from tinygpt.cache import CACHES, RollingCache, Seen, Step
+from tinygpt.cache import CACHES, CacheShape, RollingCache, Seen, Step
 from tinygpt.checkpoint import cast, random_model, save_model
-from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
-from tinygpt.engines import ENGINES, unsupported
+from tinygpt.config import ENGINES, CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
+from tinygpt.engines import unsupported
 from tinygpt.rope import rotate
+
+
+def windowed(shape: CacheShape, window: int) -> CacheShape:
+    """The same shape for a model with another window."""
+    return replace(shape, model=replace(shape.model, context_length=window))
 
 
 class Half(RollingCache):
@@ -52,8 +57,8 @@ class Half(RollingCache):
 
     exact = False
 
-    def __init__(self, model: ModelConfig, *arguments: Any) -> None:
-        super().__init__(replace(model, context_length=model.context_length // 2), *arguments)
+    def __init__(self, shape: CacheShape) -> None:
+        super().__init__(windowed(shape, shape.model.context_length // 2))
 
     @staticmethod
     def seen(model: ModelConfig, prompt_tokens: int, tokens: int) -> Seen:
@@ -64,8 +69,8 @@ class Half(RollingCache):
 class HalfTooShort(Half):
     """Half a window less one, which shows past the first wrap only."""
 
-    def __init__(self, model: ModelConfig, *arguments: Any) -> None:
-        super().__init__(replace(model, context_length=model.context_length - 2), *arguments)
+    def __init__(self, shape: CacheShape) -> None:
+        super().__init__(windowed(shape, shape.model.context_length - 2))
 
 
 class HalfFromZero(Half):
@@ -84,8 +89,8 @@ class Sinks(RollingCache):
     exact = False
     FIRST, LAST = 4, 12
 
-    def __init__(self, model: ModelConfig, *arguments: Any) -> None:
-        super().__init__(replace(model, context_length=self.FIRST + self.LAST), *arguments)
+    def __init__(self, shape: CacheShape) -> None:
+        super().__init__(windowed(shape, self.FIRST + self.LAST))
 
     def step(self, n_new: int) -> Step:
         step, n = super().step(n_new), min(self.position + n_new, self.window)
@@ -187,7 +192,7 @@ def test_the_reference_in_parts_is_that_in_one(monkeypatch: pytest.MonkeyPatch) 
 def test_exact_caches_are_what_they_state_past_the_window_too() -> None:
     model = random_model(NANO, seed=1)
     for name in ("rolling", "static"):
-        cache = CACHES[name](NANO, 2, 100, CPU, torch.float32)
+        cache = CACHES[name](model.cache_shape(2, 100))
         ids, steps = random_ids(model, 2, 100), []
         steps.append(model.step(ids[:, :8], cache))
         steps += [model.step(ids[:, n : n + 1], cache) for n in range(8, 100)]

@@ -24,9 +24,10 @@ from tests.measure.test_cell import config
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, greedy, random_ids
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
-from tinygpt.engines import Engine, packages, toolchain, unsupported
-from tinygpt.engines.step import LANES, Products, WindowPass, pack
-from tinygpt.generation import go_on
+from tinygpt.engines import Engine, EnginePlan, engine_class, toolchain, unsupported
+from tinygpt.engines.compiled import packages
+from tinygpt.engines.compiled.step import LANES, Products, WindowPass, pack
+from tinygpt.generation import never_stop
 from tinygpt.model import GPT
 from tinygpt.sampling import make_sampler
 
@@ -68,7 +69,7 @@ def forced(engine: Engine, prompt: Tensor, follow: Tensor) -> Tensor:
         seen.append(logits.float().clone())
         return follow[:, len(seen) - 1]
 
-    engine.generate(prompt, follow.shape[1], pick, go_on)
+    engine.generate(prompt, follow.shape[1], pick, never_stop)
     return torch.stack(seen)
 
 
@@ -131,7 +132,7 @@ def test_every_sampler_writes_the_same_text(
     for each in (engine, engine_for("rolling", model, batch=2, max_positions=200), engine):
         pick = make_sampler(sampler, batch=2, seed=1, device=CPU)
         pick.reset(prompt, NANO.vocab_size)
-        texts.append(each.generate(prompt, new_tokens, pick, go_on).tolist())
+        texts.append(each.generate(prompt, new_tokens, pick, never_stop).tolist())
     assert texts[0] == texts[2], "a second text begins anew"
     if new_tokens <= WINDOW - 8:  # past the window a rolling cache holds the same, in other order
         assert texts[0] == texts[1]
@@ -140,7 +141,7 @@ def test_every_sampler_writes_the_same_text(
 def test_a_text_ends_where_it_is_told_to(pair: tuple[Engine, GPT]) -> None:
     engine, model = pair
     prompt, left = random_ids(model, 2, 8), [False, False, True]
-    whole = engine.generate(prompt, 20, greedy, go_on)
+    whole = engine.generate(prompt, 20, greedy, never_stop)
     cut = engine.generate(prompt, 20, greedy, lambda ids: left.pop(0))
     assert torch.equal(cut, whole[:, : 8 + 3])
 
@@ -163,7 +164,7 @@ def test_other_threads_than_it_was_made_for_are_refused(pair: tuple[Engine, GPT]
     torch.set_num_threads(threads + 1)
     try:
         with pytest.raises(ValueError, match=f"^{threads + 1} threads: .* for {threads};"):
-            engine.generate(random_ids(model, 2, 8), 2, greedy, go_on)
+            engine.generate(random_ids(model, 2, 8), 2, greedy, never_stop)
     finally:
         torch.set_num_threads(threads)
 
@@ -231,7 +232,7 @@ def test_a_package_is_made_once_and_again_when_damaged(
 
 def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def path(model: ModelConfig = NANO, precision: PrecisionConfig = FP32, batch: int = 1) -> Path:
-        module = Products(weights(model, precision), precision, batch)
+        module = Products(weights(model, precision), precision, batch, "cpu")
         rows = [torch.zeros(batch, module.shapes[name][1]) for name in module.matrices()]
         return packages.path_of(module, rows)
 
@@ -252,8 +253,58 @@ def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.Monkey
             seen.add(path())
     assert len(seen) == 14
     assert path() == plain, "weights of the same shape share it"
-    assert "class DecodeStep" in packages._sources(Products(weights(NANO, FP32), FP32, 1))
+    assert "class DecodeStep" in packages._sources(Products(weights(NANO, FP32), FP32, 1, "cpu"))
     assert "def rotate" in packages._sources(WindowPass(weights(NANO, FP32)))
+
+
+class NotLoadedError(Exception):
+    """Stands for loading, which would compile."""
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16, INT8], ids=["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("model", [GROUPED, UNTIED], ids=["grouped", "untied"])
+@pytest.mark.parametrize("cache", ["static", "none"])
+def test_it_is_foreseen_which_code_it_needs_and_whether_that_is_kept(
+    cache: str,
+    model: ModelConfig,
+    precision: PrecisionConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TINYGPT_CACHE", str(tmp_path))
+    paths: list[Path] = []
+
+    def load(module: nn.Module, example: Any, *_: Any, **__: Any) -> None:
+        paths.append(packages.path_of(module, example))
+        raise NotLoadedError
+
+    monkeypatch.setattr(packages, "load", load)
+    with pytest.raises(NotLoadedError):
+        compiled(model, batch=5, precision=precision, cache=cache)
+    if cache == "static":
+        ways = engine_class("compiled").products(
+            weights(model, precision), precision, 5, may_compile=True, report=lambda phase: None
+        )
+        with pytest.raises(NotLoadedError):
+            list(ways)
+    plan = EnginePlan(
+        model=model,
+        cache=CacheConfig(kind=cache),
+        batch=5,
+        max_positions=200,
+        precision=precision,
+        device="cpu",
+        threads=torch.get_num_threads(),
+    )
+    foreseen = engine_class("compiled").code(plan)
+    assert [code.key for code in foreseen] == [path.name for path in paths]
+    assert not any(code.kept for code in foreseen)
+    paths[0].touch()
+    again = engine_class("compiled").code(plan)
+    assert [code.kept for code in again] == [True, False][: len(paths)]
+    other = engine_class("compiled").code(replace(plan, threads=plan.threads + 1))
+    assert not {code.key for code in other} & {code.key for code in foreseen}
+    assert engine_class("eager").code(plan) == ()
 
 
 def test_a_folder_with_a_space_is_passed_over(
@@ -313,19 +364,19 @@ def test_what_a_compiler_says_is_told_in_one_line() -> None:
     for error in (said, InductorError(said, None)):
         with (
             pytest.raises(ValueError, match=r"fatal error: no luck\); set CXX") as told,
-            toolchain.told("train.compile=true"),
+            toolchain.readable_errors("train.compile=true"),
         ):
             raise error
         assert str(told.value).startswith("train.compile=true: ")
         assert "\n" not in str(told.value)
-    with pytest.raises(MemoryError), toolchain.told("train.compile=true"):
+    with pytest.raises(MemoryError), toolchain.readable_errors("train.compile=true"):
         raise InductorError(MemoryError(), None)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("/bin/false", "CXX=/bin/false is no C++ compiler that works"),
+        ("/bin/false", "CXX=/bin/false is not a working C++ compiler"),
         (None, "there is no C++ comp"),
     ],
 )
@@ -360,7 +411,7 @@ def test_a_product_is_the_matrix_product(
 ) -> None:
     monkeypatch.setattr(toolchain, "has_tiles", lambda: tiles)
     model = weights(replace(UNTIED, vocab_size=509), precision)  # no multiple of the lanes
-    module = Products(model, precision, batch)
+    module = Products(model, precision, batch, "cpu")
     names = module.matrices()
     assert "emb_weight" not in names
     rows = [torch.randn(batch, module.shapes[name][1]) for name in names]
@@ -391,7 +442,7 @@ def test_the_copies_that_a_step_reads_are_foreseen(
     foreseen = subject.needed_bytes(cell).weights - subject.needed_bytes(eager).weights
     model = weights(cell.model, precision)
     own = {parameter.data_ptr() for parameter in model.parameters()}
-    buffers = Products(model, precision, batch).buffers()
+    buffers = Products(model, precision, batch, "cpu").buffers()
     copies = sum(tensor.nbytes for tensor in buffers if tensor.data_ptr() not in own)
     twice = model.emb.weight.numel() if precision is INT8 and batch > 4 else 0  # looked up, packed
     assert copies - twice == pytest.approx(foreseen, rel=0.02)  # norms are not copied
@@ -437,7 +488,7 @@ def test_the_smallest_window(cache: str) -> None:
 @pytest.mark.slow
 def test_two_processes_that_compile_the_same_do_not_clash(tmp_path: Path) -> None:
     code = (
-        "import torch; from tinygpt.engines import packages;"
+        "import torch; from tinygpt.engines.compiled import packages;"
         "from tests.tinygpt.test_compiled import Twice;"
         "x = torch.ones(3); print(packages.load(Twice(), [x]).run([x])[0].tolist())"
     )

@@ -13,9 +13,9 @@ from runners.harness.measure import gate
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, random_ids
 from tinygpt.checkpoint import cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
-from tinygpt.engines import make_engine, unsupported
+from tinygpt.engines import EngineArgs, make_engine, unsupported
 from tinygpt.engines.cudagraph import Body, CudaGraphEngine
-from tinygpt.generation import go_on
+from tinygpt.generation import never_stop
 from tinygpt.model import GPT
 from tinygpt.sampling import make_sampler
 
@@ -53,15 +53,10 @@ class Recorded(TorchDispatchMode):
 def engine_over(
     model: GPT, *, batch: int, max_positions: int = 200, record: Callable[[Body], Any] = Recorded
 ) -> CudaGraphEngine:
-    return CudaGraphEngine(
-        model,
-        STATIC,
-        batch=batch,
-        max_positions=max_positions,
-        precision=FP32,
-        report=lambda phase: None,
-        record=record,
+    args = EngineArgs(
+        model=model, cache=STATIC, batch=batch, max_positions=max_positions, precision=FP32
     )
+    return CudaGraphEngine(args, record)
 
 
 def weights(model: ModelConfig = GROUPED, precision: PrecisionConfig = FP32) -> GPT:
@@ -80,7 +75,7 @@ def test_replays_write_the_eager_text_past_the_wrap(batch: int, prompt_tokens: i
         for engine in (graphed, eager, graphed):  # again, after what it left in the ring
             pick = make_sampler(sampler, batch=batch, seed=3, device=CPU)
             pick.reset(prompt, NANO.vocab_size)
-            texts.append(engine.generate(prompt, 2 * WINDOW, pick, go_on))
+            texts.append(engine.generate(prompt, 2 * WINDOW, pick, never_stop))
         assert torch.equal(texts[0], texts[1])
         assert torch.equal(texts[2], texts[1])
 
@@ -113,15 +108,18 @@ def test_the_ring_is_as_large_as_the_text_and_no_larger() -> None:
     assert engine.kv_cache_bytes == 2 * 2 * 2 * 20 * 16 * 2 * 4  # B, layers, K, slots, D, k and v
     assert engine.weights_bytes == 4 * GROUPED.n_parameters
     prompt = random_ids(model, 2, 8)
-    assert engine.generate(prompt, 12, lambda x: x.argmax(-1), go_on).shape == (2, 20)
+    assert engine.generate(prompt, 12, lambda x: x.argmax(-1), never_stop).shape == (2, 20)
     with pytest.raises(ValueError, match=r"position 20 \+ 1 tokens: this cache was made for 20"):
-        engine.generate(prompt, 14, lambda x: x.argmax(-1), go_on)
+        engine.generate(prompt, 14, lambda x: x.argmax(-1), never_stop)
 
 
 def test_a_text_of_one_token_needs_no_replay() -> None:
     model = weights()
     engine = engine_over(model, batch=1, max_positions=2)
-    assert engine.generate(random_ids(model, 1, 1), 1, lambda x: x.argmax(-1), go_on).shape[1] == 2
+    assert (
+        engine.generate(random_ids(model, 1, 1), 1, lambda x: x.argmax(-1), never_stop).shape[1]
+        == 2
+    )
 
 
 def test_what_it_cannot_do_is_said_in_one_line() -> None:

@@ -10,7 +10,7 @@ from tests.small_model import CPU, NANO, engine_for, greedy, random_ids
 from tinygpt.cache import make_cache
 from tinygpt.checkpoint import random_model
 from tinygpt.config import CACHE_KINDS, CacheConfig
-from tinygpt.generation import generate, go_on
+from tinygpt.generation import generate, never_stop
 from tinygpt.model import GPT
 
 
@@ -24,7 +24,7 @@ def text(kind: str, model: GPT, prompt: Tensor, new: int) -> tuple[Tensor, Tenso
 
     batch, tokens = prompt.shape
     engine = engine_for(kind, model, batch=batch, max_positions=tokens + new)
-    return engine.generate(prompt, new, pick, go_on), torch.stack(steps, dim=1)
+    return engine.generate(prompt, new, pick, never_stop), torch.stack(steps, dim=1)
 
 
 @pytest.mark.parametrize("kind", ["rolling", "static"])
@@ -89,7 +89,7 @@ def test_an_engine_says_what_its_cache_holds() -> None:
     sizes = {}
     for kind in CACHE_KINDS:
         engine = engine_for(kind, model, batch=2, max_positions=20)
-        engine.generate(random_ids(model, 2, 8), 12, greedy, go_on)
+        engine.generate(random_ids(model, 2, 8), 12, greedy, never_stop)
         sizes[kind] = engine.kv_cache_bytes
     entry = 2 * NANO.n_layers * NANO.n_kv_heads * NANO.head_dim * 4 * 2
     assert sizes == {"none": 0, "rolling": 19 * entry, "static": 20 * entry}

@@ -9,13 +9,14 @@ import torch
 
 from runners.harness.measure import subject
 from tests.measure.test_cell import config
-from tests.small_model import BF16, CPU, FP32, NANO
+from tests.small_model import BF16, FP32, NANO
 from tests.tinygpt.test_compiled import COMPILED, STATIC, UNTIED, compiled, differences
 from tinygpt.cache import StaticCache
 from tinygpt.checkpoint import random_model
 from tinygpt.config import ModelConfig
-from tinygpt.engines import tiles, toolchain
-from tinygpt.engines.step import DecodeStep, form
+from tinygpt.engines import toolchain
+from tinygpt.engines.compiled import tiles
+from tinygpt.engines.compiled.step import DecodeStep, form
 
 SOURCE = """
     constants_info_[0].name = "emb_weight";
@@ -53,8 +54,8 @@ def test_matrices_are_named_in_the_order_of_their_products(
     model: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = random_model(model, seed=1)
-    cache = StaticCache(model, 1, model.context_length, CPU, held.dtype)
-    module, used = DecodeStep(held, cache, FP32), list[str]()
+    cache = StaticCache(held.cache_shape(1, model.context_length))
+    module, used = DecodeStep(held, cache, FP32, "cpu"), list[str]()
     linear = module.linear
     monkeypatch.setattr(module, "linear", lambda name, x: (used.append(name), linear(name, x))[1])
     slots, angles = torch.arange(3), cache.step(1)

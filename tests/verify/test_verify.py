@@ -33,8 +33,8 @@ from runners.harness.verify.report import Check, Pair, pair, side_by_side, to_ma
 from runners.harness.verify.run import verify
 from runners.harness.verify.watch import Run, watch
 from tests import small_text
-from tests.small_model import BF16, CPU, FP32
-from tinygpt.cache import CACHES, KVCache, RollingCache, StaticCache
+from tests.small_model import BF16, FP32
+from tinygpt.cache import CACHES, CacheShape, KVCache, RollingCache, StaticCache
 from tinygpt.checkpoint import random_model, save_model
 from tinygpt.config import ModelConfig
 from tinygpt.tokenizer import Tokenizer
@@ -304,9 +304,9 @@ class OneSlotOff(StaticCache):
 class ShortSighted(RollingCache):
     """The window is one entry too short."""
 
-    def __init__(self, model: ModelConfig, *arguments: Any) -> None:
-        shorter = replace(model, context_length=model.context_length - 1)
-        super().__init__(shorter, *arguments)
+    def __init__(self, shape: CacheShape) -> None:
+        shorter = replace(shape.model, context_length=shape.model.context_length - 1)
+        super().__init__(replace(shape, model=shorter))
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_after_a_tie_in_the_window_the_logits_are_compared_on_the_runs_own_text(
     model, prompt = random_model(MODEL, SEED), torch.tensor([[5, 6, 7]])
 
     def make(kind: str) -> KVCache:
-        return CACHES[kind](MODEL, 1, 300, CPU, torch.float32)
+        return CACHES[kind](model.cache_shape(1, 300))
 
     plain = watch("none", model, prompt, 20, make("none"))
     n = 8  # where two ids are made to tie

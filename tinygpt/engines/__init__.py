@@ -1,81 +1,43 @@
-"""Engines: ways to run the same weights. One class a file, one line in ``ENGINES`` each.
+"""Engines: ways to run the same weights. Each is a subclass of ``Engine``, in a file of its own.
 
-An engine is made for one batch size and text length, and generates as often as it is asked to.
-The measured path of a cell is the same for all of them.
+``tinygpt.config.ENGINES`` lists them. An engine's module is imported when it is asked for.
 """
 
-from typing import Protocol
+from importlib import import_module
 
-from torch import Tensor
-
-from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
-from tinygpt.engines.compiled import CompiledEngine
-from tinygpt.engines.cudagraph import CudaGraphEngine
-from tinygpt.engines.eager import EagerEngine
-from tinygpt.engines.packages import Report
-from tinygpt.generation import OnToken, Pick
+from tinygpt.config import ENGINES, CacheConfig, EngineConfig, ModelConfig, PrecisionConfig
+from tinygpt.engines.base import Code, Engine, EngineArgs, EnginePlan, Report, quiet
 from tinygpt.model import GPT
 
-
-class Engine(Protocol):
-    """What a cell measures."""
-
-    compile_s: float
-    """Seconds of making the engine that went into compiling; 0 where nothing had to be."""
-
-    @property
-    def kv_cache_bytes(self) -> int:
-        """Bytes of keys and values held now."""
-        ...
-
-    @property
-    def weights_bytes(self) -> int:
-        """Bytes of distinct weights held, for prefill and decode."""
-        ...
-
-    def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
-        """Prompt (B, P) to prompt and new tokens (B, P + N); fewer where ``on_token`` ends it."""
-        ...
+__all__ = [
+    "Code",
+    "Engine",
+    "EngineArgs",
+    "EnginePlan",
+    "Report",
+    "engine_class",
+    "make_engine",
+    "quiet",
+    "unsupported",
+]
 
 
-class EngineClass(Protocol):
-    """A class of engines, as ``ENGINES`` lists them: what it states, and how it is made."""
-
-    caches: tuple[str, ...] | None
-    """Kinds of cache that it runs; None for all of them."""
-
-    def unsupported(self, model: ModelConfig, device: str) -> str:
-        """Why it cannot run ``model`` on a ``device`` here, and the cure; empty where it can."""
-        ...
-
-    def __call__(
-        self,
-        model: GPT,
-        cache: CacheConfig,
-        *,
-        batch: int,
-        max_positions: int,
-        precision: PrecisionConfig,
-        report: Report,
-    ) -> Engine: ...
-
-
-ENGINES: dict[str, EngineClass] = {
-    "eager": EagerEngine,
-    "compiled": CompiledEngine,
-    "cudagraph": CudaGraphEngine,
-}
+def engine_class(kind: str) -> type[Engine]:
+    """The class of the engine that is listed as ``kind``."""
+    module, _, name = ENGINES[kind].partition(":")
+    found: type[Engine] = getattr(import_module(module), name)
+    return found
 
 
 def unsupported(engine: EngineConfig, model: ModelConfig, cache: CacheConfig, device: str) -> str:
     """Why ``engine`` cannot run this here, and the cure; empty where it can."""
-    of = ENGINES[engine.kind]
-    if of.caches is not None and cache.kind not in of.caches:
-        runs = " or ".join(f"cache={kind}" for kind in of.caches)
+    found = engine_class(engine.kind)
+    if found.caches is not None and cache.kind not in found.caches:
+        runs = " or ".join(f"cache={kind}" for kind in found.caches)
         return (
             f"engine={engine.kind}: does not run cache={cache.kind}; choose {runs}, or engine=eager"
         )
-    return of.unsupported(model, device)
+    return found.unsupported(model, device)
 
 
 def make_engine(
@@ -86,21 +48,21 @@ def make_engine(
     batch: int,
     max_positions: int,
     precision: PrecisionConfig,
-    report: Report = lambda phase: None,
+    report: Report = quiet,
 ) -> Engine:
-    """The engine that ``config`` names, for ``batch`` rows of up to ``max_positions`` tokens.
+    """Make the engine that ``config`` names; ``EngineArgs`` says what the other parameters are.
 
-    ``model`` has its weights rounded to ``precision``; ``report`` is told "compile" before that is
-    done. Raises ValueError for what is ``unsupported``.
+    Raises ValueError for what is ``unsupported``.
     """
     reason = unsupported(config, model.config, cache, model.device.type)
     if reason:
         raise ValueError(reason)
-    return ENGINES[config.kind](
-        model,
-        cache,
+    args = EngineArgs(
+        model=model,
+        cache=cache,
         batch=batch,
         max_positions=max_positions,
         precision=precision,
         report=report,
     )
+    return engine_class(config.kind)(args)

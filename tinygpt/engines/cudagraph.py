@@ -1,35 +1,37 @@
-"""The decode step as a CUDA graph: recorded once, then replayed with one launch a token.
+"""The CUDA graph engine: a decode step is recorded once, then replayed with one launch per token.
 
-A step of a small model is a hundred and more kernels of a few microseconds each, and Python takes
-longer to launch them than the GPU to run them. A graph launches them all at once. In exchange its
-addresses, shapes and host values are those of the recording, so the position is counted on the
-device, the ring is written by index, and attention runs over all slots under a mask.
+A step of a small model is a hundred or more kernels of a few microseconds each, and Python takes
+longer to launch them than the GPU takes to run them. A graph launches all of them at once. In
+exchange, memory addresses, shapes and values of the host stay as they were in the recording. So the
+position is counted on the device, the ring is written by index, and attention runs over all slots
+under a mask.
 
-Everything but the recording itself runs on a CPU as well, where the tests are.
+Everything except the recording itself also runs on a CPU, where the tests run it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from tinygpt.cache import KVCache, StaticCache, Step
-from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig
-from tinygpt.engines.packages import Report
+from tinygpt.cache import CacheShape, KVCache, StaticCache, Step
+from tinygpt.config import ModelConfig, PrecisionConfig
+from tinygpt.engines.base import Engine, EngineArgs, Multiply, Report, step_products
 from tinygpt.generation import OnToken, Pick, generate
 from tinygpt.model import GPT
 
 WARM_UPS = 3
-"""Runs before the recording, in which libraries choose their kernels and get their workspace."""
+"""Passes before the recording, in which libraries choose kernels and allocate workspace."""
 
 Body = Callable[[], object]
 Record = Callable[[Body], Callable[[], None]]
 
 
 def record(body: Body) -> Callable[[], None]:
-    """What runs the kernels of ``body`` again, on the same addresses; CUDA only."""
+    """Record the kernels of ``body``; the result runs them again on the same addresses."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         body()
@@ -37,24 +39,17 @@ def record(body: Body) -> Callable[[], None]:
 
 
 class RecordedCache(StaticCache):
-    """A ring whose single steps are alike for the host: where it stands is known to the device."""
+    """A ring whose single-token steps look the same to the host: the device counts the position."""
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        batch: int,
-        max_positions: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(model, batch, max_positions, device, dtype)
-        self._at = torch.zeros(1, dtype=torch.long, device=device)
-        self._index = torch.arange(self.slots, device=device)
+    def __init__(self, shape: CacheShape) -> None:
+        super().__init__(shape)
+        self._at = torch.zeros(1, dtype=torch.long, device=shape.device)
+        self._index = torch.arange(self.slots, device=shape.device)
 
     def step(self, n_new: int) -> Step:
         if n_new > 1:
             return super().step(n_new)
-        seen = (self._index <= self._at)[None]  # all of them, once the ring is full
+        seen = (self._index <= self._at)[None]  # once the ring is full, all slots are seen
         return Step(self._cos[self._at], self._sin[self._at], seen, False)
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,29 +69,17 @@ class RecordedCache(StaticCache):
         self._at.zero_()
 
 
-class CudaGraphEngine:
-    """Eager prefill, then one replay a token. ``compile_s`` is the recording, warm-ups included."""
+class CudaGraphEngine(Engine):
+    """Eager prefill, then one replay per token. ``compile_s`` is warm-up and recording together."""
 
-    caches: ClassVar[tuple[str, ...] | None] = ("static",)  # the others change shape at every step
+    caches: ClassVar[tuple[str, ...] | None] = ("static",)  # the shapes of the others change
 
-    def __init__(
-        self,
-        model: GPT,
-        cache: CacheConfig,
-        *,
-        batch: int,
-        max_positions: int,
-        precision: PrecisionConfig,
-        report: Report,
-        record: Record = record,
-    ) -> None:
-        report("compile")
+    def __init__(self, args: EngineArgs, record: Record = record) -> None:
+        args.report("compile")
         start = perf_counter()
-        self._model = model
-        self._cache = RecordedCache(
-            model.config, batch, max_positions, device=model.device, dtype=model.dtype
-        )
-        self._ids = torch.zeros(batch, 1, dtype=torch.long, device=model.device)
+        self._model = args.model
+        self._cache = RecordedCache(args.cache_shape)
+        self._ids = torch.zeros(args.batch, 1, dtype=torch.long, device=args.model.device)
         self._logits = torch.empty(0)
         for _ in range(WARM_UPS):
             self._cache.reset()
@@ -107,7 +90,6 @@ class CudaGraphEngine:
 
     @staticmethod
     def unsupported(model: ModelConfig, device: str) -> str:
-        """Why there is no such engine, and the cure; empty where there is one."""
         if device != "cuda":
             return (
                 f"engine=cudagraph: device={device} has no CUDA graphs; choose device=cuda or "
@@ -127,7 +109,7 @@ class CudaGraphEngine:
         return generate(self, prompt, new_tokens, cache=self._cache, pick=pick, on_token=on_token)
 
     def step(self, ids: Tensor, cache: KVCache) -> Tensor:
-        """Logits (B, V) of the last of ``ids`` (B, T), until the next step."""
+        """Logits (B, V) of the last of ``ids`` (B, T), valid until the next step."""
         assert cache is self._cache, "a graph writes to the cache that it was recorded over"
         position = cache.position
         if position == 0:
@@ -140,3 +122,24 @@ class CudaGraphEngine:
 
     def _body(self) -> None:
         self._logits = self._model.step(self._ids, self._cache)
+
+    @staticmethod
+    def products(
+        model: GPT, precision: PrecisionConfig, batch: int, *, may_compile: bool, report: Report
+    ) -> Iterator[Multiply]:
+        """On a GPU, torch's products in one recorded launch."""
+        if model.device.type != "cuda":
+            return
+        pairs = step_products(model, batch)
+
+        def linear() -> list[Tensor]:
+            return [F.linear(x, weight) for x, weight in pairs]
+
+        linear()  # libraries choose kernels and workspace before a recording
+        replay = record(linear)
+
+        def multiply() -> object:
+            replay()
+            return pairs  # which must stay alive, since the recording reads their memory
+
+        yield multiply

@@ -1,46 +1,40 @@
-"""The teaching loop: plain PyTorch, every operation dispatched from Python."""
+"""The eager engine: plain PyTorch, in which Python dispatches every operation."""
 
-from typing import ClassVar
+from collections.abc import Iterator
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from tinygpt import cost
 from tinygpt.cache import make_cache
-from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig
-from tinygpt.engines.packages import Report
+from tinygpt.config import PrecisionConfig
+from tinygpt.engines.base import (
+    Engine,
+    EngineArgs,
+    EnginePlan,
+    Multiply,
+    Report,
+    step_products,
+)
 from tinygpt.generation import OnToken, Pick, generate
 from tinygpt.model import GPT
 
 
-class EagerEngine:
-    """Runs ``generate`` over the model with any cache."""
+class EagerEngine(Engine):
+    """Runs ``generate`` over the model, with any cache."""
 
-    caches: ClassVar[tuple[str, ...] | None] = None
-    compile_s = 0.0
-
-    def __init__(
-        self,
-        model: GPT,
-        cache: CacheConfig,
-        *,
-        batch: int,
-        max_positions: int,
-        precision: PrecisionConfig,
-        report: Report,
-    ) -> None:
-        self._model = model
+    def __init__(self, args: EngineArgs) -> None:
+        self._model = args.model
+        shape = args.cache_shape
         self._cache = make_cache(
-            cache,
-            model.config,
-            batch=batch,
-            max_positions=max_positions,
-            device=model.device,
-            dtype=model.dtype,
+            args.cache,
+            shape.model,
+            batch=shape.batch,
+            max_positions=shape.max_positions,
+            device=shape.device,
+            dtype=shape.dtype,
         )
-
-    @staticmethod
-    def unsupported(model: ModelConfig, device: str) -> str:
-        """Nothing is."""
-        return ""
 
     @property
     def kv_cache_bytes(self) -> int:
@@ -53,4 +47,25 @@ class EagerEngine:
     def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
         return generate(
             self._model, prompt, new_tokens, cache=self._cache, pick=pick, on_token=on_token
+        )
+
+    @staticmethod
+    def products(
+        model: GPT, precision: PrecisionConfig, batch: int, *, may_compile: bool, report: Report
+    ) -> Iterator[Multiply]:
+        """The products of torch and, for bf16 on a CPU, those with weights packed by oneDNN."""
+        pairs = step_products(model, batch)
+        yield lambda: [F.linear(x, weight) for x, weight in pairs]
+        mkldnn = torch.ops.mkldnn
+        if precision.kind != "bf16" or model.device.type != "cpu":
+            return
+        if hasattr(mkldnn, "_linear_pointwise") and mkldnn._is_mkldnn_bf16_supported():
+            packed = [(x, mkldnn._reorder_linear_weight(weight, len(x))) for x, weight in pairs]
+            yield lambda: [mkldnn._linear_pointwise(x, w, None, "none", [], "") for x, w in packed]
+
+    @staticmethod
+    def products_bytes(plan: EnginePlan) -> int:
+        """Bytes of the packed weights."""
+        return (
+            cost.weights_bytes(plan.model, plan.precision) if plan.precision.kind == "bf16" else 0
         )

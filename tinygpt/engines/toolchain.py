@@ -1,6 +1,7 @@
-"""What code is generated with, the C++ compiler, and what for: the processor or the GPU.
+"""The C++ compiler, the machine that code is generated for, and the folders for generated files.
 
-Also where Inductor, which generates it, puts its files, and how its failures are told.
+Inductor, torch's code generator, is used by compiled engines and by training. This module also
+turns its errors into messages of one line.
 """
 
 import getpass
@@ -18,32 +19,32 @@ from typing import Any
 import torch
 
 TILE_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
-"""What Inductor compiles with where it finds tiles."""
+"""The compiler's options that Inductor uses on a processor with tile units."""
 
 
 @lru_cache
 def compiler() -> str:
-    """The C++ compiler that Inductor takes, with its version; empty where there is none."""
+    """The C++ compiler that Inductor uses, with its version; empty if there is none."""
     command = _command()
-    told = _run(command, "--version")
-    return "" if told is None else f"{command} {(told.stdout or told.stderr).partition(chr(10))[0]}"
+    done = _run(command, "--version")
+    return "" if done is None else f"{command} {(done.stdout or done.stderr).partition(chr(10))[0]}"
 
 
 @lru_cache
 def has_tiles() -> bool:
-    """Whether processor, system and compiler have tile units for bf16 (Intel's AMX).
+    """Whether processor, system and compiler support tile units for bf16 (Intel's AMX).
 
-    The system is asked for them: a process that did not ask may not use them.
+    This also asks the system for permission to use them, which each process needs.
     """
     if not torch.cpu.get_capabilities().get("amx_bf16") or not torch.cpu._init_amx():
         return False
-    told = _run(_command(), *TILE_FLAGS, "-E", "-x", "c++", "-")
-    return told is not None and told.returncode == 0
+    done = _run(_command(), *TILE_FLAGS, "-E", "-x", "c++", "-")
+    return done is not None and done.returncode == 0
 
 
 @lru_cache
 def machine(device: torch.device) -> str:
-    """What code is generated for: the processor's instruction sets, or the GPU."""
+    """Describes what code is generated for: the processor's instruction sets, or the GPU."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {torch.version.cuda}"
     flags = ""
@@ -56,13 +57,13 @@ def machine(device: torch.device) -> str:
 
 
 def cannot_compile() -> str:
-    """Why nothing can be compiled for a CPU here, and the cure; empty where it can."""
+    """Why nothing can be compiled for a CPU here, and the cure; empty if it can."""
     if reason := choose_folder():
         return reason
     if compiler():
         return ""
     given = os.environ.get("CXX")
-    what = f"CXX={given} is no C++ compiler that works" if given else "there is no C++ compiler"
+    what = f"CXX={given} is not a working C++ compiler" if given else "there is no C++ compiler"
     return (
         f"{what} here; install g++ (Debian, Ubuntu: apt install g++; macOS: xcode-select "
         "--install) or set CXX to one"
@@ -70,12 +71,12 @@ def cannot_compile() -> str:
 
 
 def choose_folder() -> str:
-    """Tell Inductor, by ``TORCHINDUCTOR_CACHE_DIR``, of a folder that it can work in.
+    """Set ``TORCHINDUCTOR_CACHE_DIR`` to a folder that Inductor can work in.
 
-    Its own choice or the user's is kept unless it cannot be written or has a space in its path, at
-    which Inductor's command lines break. What lies there can be made again, so another folder will
-    do. Returns why there is none, and the cure. To be called before torch uses the folder, which
-    it does when weights are made.
+    The present value, or else Inductor's default, is kept unless the folder cannot be written or
+    has a space in its path, which breaks Inductor's command lines. Its files can be made again, so
+    another folder will do. Returns why there is no such folder, and the cure; empty if there is
+    one. Call this before torch first uses the folder, which it does when weights are made.
     """
     name = f"torchinductor_{_user()}"
     own = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), name))
@@ -90,8 +91,9 @@ def choose_folder() -> str:
 
 
 def options() -> dict[str, Any]:
-    """What Inductor has to be told where the system's folder for temporary files has a space in its
-    path: precompiled headers are put there whatever its own folder is.
+    """Options for Inductor if the path of the system's temporary folder has a space in it.
+
+    They turn off precompiled headers, which are always put into that folder.
     """
     if not _has_space(Path(tempfile.gettempdir())):
         return {}
@@ -99,7 +101,7 @@ def options() -> dict[str, Any]:
 
 
 def cache_folder() -> Path:
-    """``$TINYGPT_CACHE``, or ``tinygpt`` in the user's folder for what can be made again."""
+    """``$TINYGPT_CACHE``, or else ``tinygpt`` in the user's cache folder."""
     if ours := os.environ.get("TINYGPT_CACHE"):
         return Path(ours).absolute()
     users = os.environ.get("XDG_CACHE_HOME")
@@ -107,7 +109,7 @@ def cache_folder() -> Path:
 
 
 def unwritable(folder: Path) -> str:
-    """Why nothing can be written to ``folder``, which is made if need be; empty where it can."""
+    """Why ``folder`` cannot be written to, after making it if need be; empty if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -117,8 +119,8 @@ def unwritable(folder: Path) -> str:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """ValueError, one line, for what Inductor or the compiler runs into as it compiles ``what``."""
+def readable_errors(what: str) -> Iterator[None]:
+    """Turn errors of Inductor or the compiler into a ValueError of one line that names ``what``."""
     from torch._dynamo.exc import BackendCompilerFailed
     from torch._inductor.exc import CppCompileError
 
@@ -144,7 +146,7 @@ def _has_space(path: Path) -> bool:
 
 
 def _user() -> str:
-    """The user's name as Inductor has it in the name of its folder."""
+    """The user's name in the form in which Inductor puts it into the name of its folder."""
     try:
         return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
     except (KeyError, ModuleNotFoundError, OSError):
@@ -152,7 +154,7 @@ def _user() -> str:
 
 
 def _command() -> str:
-    """The compiler's name or path; empty where Inductor finds none, or cannot work at all."""
+    """The compiler's name or path; empty if Inductor finds none, or has no folder to work in."""
     if choose_folder():
         return ""
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -165,7 +167,7 @@ def _command() -> str:
 
 
 def _run(command: str, *options: str) -> subprocess.CompletedProcess[str] | None:
-    """What the compiler says to ``options`` and an empty file; None where there is none."""
+    """Run the compiler with ``options`` on an empty file; None if there is no such command."""
     try:
         return subprocess.run(
             [command, *options], input="", capture_output=True, text=True, check=False

@@ -19,7 +19,7 @@ from runners.harness.measure.metrics import summarise
 from runners.harness.measure.result import CellResult
 from tinygpt import cost
 from tinygpt.engines import Engine, make_engine
-from tinygpt.generation import OnToken, Pick, go_on
+from tinygpt.generation import OnToken, Pick, never_stop
 from tinygpt.sampling import make_sampler
 
 Report = Callable[[str], None]
@@ -119,7 +119,7 @@ def _measure(
         sampler.reset(prompt, config.model.vocab_size)
         _warm_up_window(config, engine, prompt, sampler)
     else:
-        generate(go_on)
+        generate(never_stop)
     synchronize()
     result.metrics["warmup_s"] = perf_counter() - start
 
@@ -142,4 +142,4 @@ def _warm_up_window(config: BenchConfig, engine: Engine, prompt: Tensor, pick: P
     window = config.model.context_length
     full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
     for ids in (prompt, full):
-        engine.generate(ids, min(3, config.length.new_tokens), pick, go_on)
+        engine.generate(ids, min(3, config.length.new_tokens), pick, never_stop)

@@ -17,7 +17,7 @@ from tinygpt import cost, reference
 from tinygpt.cache import CACHES, CacheClass, Seen, as_they_are
 from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig
 from tinygpt.engines import Engine
-from tinygpt.generation import go_on
+from tinygpt.generation import never_stop
 from tinygpt.model import GPT
 
 NEW_TOKENS = 32
@@ -136,7 +136,7 @@ def check(
         n += 1
         return logits.argmax(dim=-1)
 
-    ids = engine.generate(prompt, end, pick, go_on)
+    ids = engine.generate(prompt, end, pick, never_stop)
     at = torch.tensor(compared, device=ids.device) + prompt_tokens - 1
     new = ids[:, at + 1]
     seen = None if of.exact else of.seen(model.config, prompt_tokens, ids.shape[1] - 1)

@@ -15,10 +15,9 @@ from runners.harness.config.text_schema import SampleConfig
 from runners.harness.machine import environment
 from runners.harness.measure import gate
 from tinygpt import cost
-from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
-from tinygpt.config import ModelConfig
-from tinygpt.engines import toolchain, unsupported
-from tinygpt.engines.step import form
+from tinygpt.checkpoint import cast, load_model, random_model
+from tinygpt.config import ENGINES, ModelConfig
+from tinygpt.engines import EnginePlan, engine_class, toolchain, unsupported
 from tinygpt.model import GPT
 from tinygpt.seeds import row_seed
 from tinygpt.tokenizer import Tokenizer
@@ -80,23 +79,37 @@ class Needed:
         return self.weights + self.cache + self.work + self.ids
 
 
+def engine_plan(config: BenchConfig | SampleConfig, prompt_tokens: int | None = None) -> EnginePlan:
+    """What the engine of ``config`` has to run after a prompt, by default one of a full window."""
+    if prompt_tokens is None:
+        prompt_tokens = config.model.context_length
+    return EnginePlan(
+        model=config.model,
+        cache=config.cache,
+        batch=config.batch.size if isinstance(config, BenchConfig) else 1,
+        max_positions=prompt_tokens + config.length.new_tokens,
+        precision=config.precision,
+        device=config.device.kind,
+        threads=config.device.threads or environment.usable_cores(),
+    )
+
+
 def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
     """What a cell, or the writing of texts, takes, by arithmetic."""
-    model, new_tokens = config.model, config.length.new_tokens
-    batch = config.batch.size if isinstance(config, BenchConfig) else 1
+    model, engine = config.model, engine_class(config.engine.kind)
     longest, prompts = _prompt_bytes(config)
     prompt = min(longest, model.context_length)
-    tokens = prompt + new_tokens
-    slots = max(tokens, model.context_length) if config.engine.kind == "compiled" else tokens
-    cached = config.cache.kind != "none"
-    cache = cost.kv_cache_bytes(model, batch, slots, config.precision.bytes_per_value)
-    weights = _weights_bytes(config, batch)
+    plan = engine_plan(config, prompt)
+    cached, values = config.cache.kind != "none", config.precision.bytes_per_value
+    cache = cost.kv_cache_bytes(model, plan.batch, engine.cache_positions(plan), values)
+    held = cost.held_weights_bytes(model, config.precision)
+    weights = held + engine.copied_weights_bytes(plan)
     made = made_weights_bytes(config)
     return Needed(
         weights=weights,
         cache=cache if cached else 0,
-        work=max(_work_bytes(config, batch, prompt, slots), made - weights),
-        ids=prompts + batch * tokens * _BYTES_OF_AN_ID,
+        work=max(_work_bytes(config, plan, prompt), made - weights),
+        ids=prompts + plan.batch * plan.max_positions * _BYTES_OF_AN_ID,
     )
 
 
@@ -120,15 +133,10 @@ def made_weights_bytes(config: RunConfig) -> int:
     return 4 * (config.model.n_parameters + drawn)
 
 
-def _weights_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
-    held = cost.held_weights_bytes(config.model, config.precision)
-    compiled = config.engine.kind == "compiled" and config.cache.kind != "none"
-    return held + (_copies_bytes(config, batch) if compiled else 0)  # beside those of the prefill
-
-
-def _work_bytes(config: BenchConfig | SampleConfig, batch: int, prompt: int, positions: int) -> int:
+def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: int) -> int:
     """The widest step and, of a cell, the gate; angles and the sampler's history as well."""
-    model, values = config.model, config.precision.bytes_per_value
+    model, batch, values = config.model, plan.batch, config.precision.bytes_per_value
+    positions = engine_class(config.engine.kind).cache_positions(plan)
     new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
     at_once = prompt if cached else model.context_length  # a cell is warmed up with a whole one
     work = cost.activation_bytes(model, batch, at_once, values)
@@ -139,18 +147,8 @@ def _work_bytes(config: BenchConfig | SampleConfig, batch: int, prompt: int, pos
     if not isinstance(config, BenchConfig):
         return work
     work += gate.needed_bytes(model, config.cache, batch, prompt, new_tokens, values)
-    limit = _copies_bytes(config, batch)  # the products that are timed beside each cell
-    if config.precision.kind == "bf16":
-        limit += cost.weights_bytes(model, config.precision)  # packed by torch
+    limit = sum(engine_class(kind).products_bytes(plan) for kind in ENGINES)
     return max(work, limit) if cached and new_tokens > 1 else work
-
-
-def _copies_bytes(config: BenchConfig | SampleConfig, batch: int) -> int:
-    """Of the compiled step's weights, where they are others than the model's own."""
-    kind = config.precision.kind
-    way = form(batch, DTYPES[kind], config.device.kind, config.model)
-    copied = kind == "int8" or way in ("packed", "tiles")
-    return cost.weights_bytes(config.model, config.precision) if copied else 0
 
 
 def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[str, str]:

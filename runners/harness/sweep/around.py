@@ -56,8 +56,9 @@ def prepared(sweep: Sweep) -> Sweep:
 @contextmanager
 def tracked(sweep: Sweep) -> Iterator[None]:
     """Say what comes and how long it may take; then the cells run inside, tracked."""
-    from runners.harness.measure.subject import missing_device
+    from runners.harness.measure.subject import engine_plan, missing_device
     from runners.harness.sweep.plan_report import obstacle
+    from tinygpt.engines import engine_class
 
     with tracked_sweep("bench", sweep, _show_tables):
         machine = calibrate()
@@ -77,11 +78,14 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             if skipped:
                 terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
         running = [c for c, b in zip(sweep.configs, blocked, strict=True) if not b]
-        compiled = {_shape(c) for c in running if c.engine.kind == "compiled"}
-        if compiled:
+        plans = [(c.engine.kind, engine_plan(c)) for c in running]
+        distinct = {repr(plan): plan for plan in plans}.values()  # many cells run the same code
+        code = [made for kind, plan in distinct for made in engine_class(kind).code(plan)]
+        missing = {made.key for made in code if not made.kept}
+        if missing:
             terminal.console.print(
-                f"and a minute or two of compiling for each of {len(compiled)} shapes, once and "
-                "for all: that is kept"
+                f"and up to a minute of compiling for each of {len(missing)} pieces of code, which "
+                "are kept for later runs"
             )
         with progress.sweep(estimates, set(sweep.axes)):
             try:
@@ -102,11 +106,6 @@ def write_tables(store: Store, folder: Path) -> list["Table"]:
     tables = render.bench_tables(frame)
     render.write(folder / "tables", tables, frame)
     return tables
-
-
-def _shape(cell: BenchConfig) -> str:
-    """What compiled code is made for."""
-    return repr((cell.model, cell.device, cell.batch, cell.cache, cell.precision))
 
 
 def _show_tables(store: Store, folder: Path) -> str:

@@ -33,7 +33,7 @@ def calibrate() -> Machine:
 
     from tinygpt.checkpoint import random_model
     from tinygpt.engines import make_engine
-    from tinygpt.generation import go_on
+    from tinygpt.generation import never_stop
 
     config = ModelConfig(d_model=32, head_dim=8, n_heads=4, n_kv_heads=4, d_ff=64, n_layers=4)
     engine = make_engine(
@@ -49,7 +49,7 @@ def calibrate() -> Machine:
     elapsed = 0.0
     for _ in range(2):  # the first pass pays for first use
         start = perf_counter()
-        engine.generate(prompt, steps, lambda logits: logits.argmax(dim=-1), go_on)
+        engine.generate(prompt, steps, lambda logits: logits.argmax(dim=-1), never_stop)
         elapsed = perf_counter() - start
     x, weight = torch.ones(256, 256), torch.ones(688, 256)
     torch.nn.functional.linear(x, weight)

@@ -25,7 +25,7 @@ from runners.harness.measure import subject, timing
 from tinygpt.cache import CACHES
 from tinygpt.config import CacheConfig, SamplerConfig
 from tinygpt.engines import Engine, make_engine
-from tinygpt.generation import OnToken, Pick, go_on
+from tinygpt.generation import OnToken, Pick, never_stop
 from tinygpt.model import GPT
 from tinygpt.sampling import make_sampler
 from tinygpt.tokenizer import Tokenizer
@@ -225,12 +225,12 @@ def _warm_up(engine: Engine, kind: str, prompt: Tensor, ran: list[int], pick: Pi
     """
     if kind != "none":
         steps = min(len(ran), _WARM_UP_STEPS)
-        engine.generate(prompt, steps, pick, go_on)
+        engine.generate(prompt, steps, pick, never_stop)
         return steps
     text = prompt.repeat(1, -(-ran[-1] // prompt.shape[1]))
     lengths = [*range(ran[0], ran[-1], _WARM_UP_STRIDE), ran[-1]]
     for length in lengths:
-        engine.generate(text[:, :length], 1, pick, go_on)
+        engine.generate(text[:, :length], 1, pick, never_stop)
     return len(lengths)
 
 

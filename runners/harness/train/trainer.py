@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runners.harness.config.train_schema import LearningConfig
-from tinygpt.cache import NoCache
+from tinygpt.cache import CacheShape, NoCache
 from tinygpt.checkpoint import random_model
 from tinygpt.config import ModelConfig
 from tinygpt.engines import toolchain
@@ -201,7 +201,7 @@ class Trainer:
         if reason := toolchain.cannot_compile() if on_cpu else toolchain.choose_folder():
             raise ValueError(f"{what}: {reason}, or give train.compile=false")
         self._loss = torch.compile(self._plain_loss, options=toolchain.options() or None)
-        self._compiling = partial(toolchain.told, what)
+        self._compiling = partial(toolchain.readable_errors, what)
 
     def _plain_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         logits = self.model(inputs, self._cache)
@@ -240,4 +240,4 @@ def mean_held_out_nats(model: GPT, ids: Tensor, batch: int) -> float:
 
 
 def _no_cache(config: ModelConfig, batch: int, device: torch.device) -> NoCache:
-    return NoCache(config, batch, config.context_length, device, torch.float32)
+    return NoCache(CacheShape(config, batch, config.context_length, device, torch.float32))

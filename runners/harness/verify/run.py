@@ -124,7 +124,7 @@ def _generate(config: VerifyConfig, model: GPT, prompt: Tensor, report: Report) 
     for name, make in _caches(config).items():
         report(name)
         max_positions = prompt.shape[1] + new_tokens
-        cache = make(config.model, 1, max_positions, model.device, model.dtype)
+        cache = make(model.cache_shape(1, max_positions))
         runs.append(watch(name, model, prompt, new_tokens, cache))
     return runs
 

@@ -1,8 +1,8 @@
-"""What the compiled engine compiles: the model's arithmetic, in forms that vectorise.
+"""The modules that the compiled engine compiles: the model's arithmetic, written to vectorise well.
 
-Weights and cache are buffers that are lent: the compiled code reads and writes them where they
-lie (packed and int8 matrices are copies). Activations are fp32 in every precision, but library and
-tiles multiply them in that of the weights.
+The compiled code reads and writes the weights and the cache of the model in place. Only packed and
+int8 matrices are copies. Activations are fp32 in every precision, except that library and tiles
+multiply them in the dtype of the weights.
 
 Shapes: B rows, T tokens, H query heads, K key/value heads, D head_dim, V vocabulary, n filled
 slots, M inputs and N outputs of a product.
@@ -21,25 +21,25 @@ from tinygpt.model import GPT
 from tinygpt.quantisation import quantise
 
 LANES = 16
-"""Outputs side by side in a packed matrix: a vector of AVX-512, two of AVX2."""
+"""Outputs side by side in a packed matrix: one vector of AVX-512, or two of AVX2."""
 SUMS_AT_ONCE = 16
-"""Sums that share one pass over the weights; the registers of a core hold no more."""
+"""Sums that share one pass over the weights; a core's registers do not hold more."""
 FEW = 4
-"""Rows up to which weights are used as they lie, without a packed copy."""
+"""Up to this many rows, weights are used in the model's own layout, without a packed copy."""
 
 
 def stored(x: Tensor) -> Tensor:
-    """``x`` itself, kept in memory: otherwise each consumer's inner loop works it out again."""
+    """``x`` unchanged, but written to memory: otherwise Inductor computes it again for each use."""
     return x.as_strided(x.shape, x.stride())
 
 
 def form(batch: int, dtype: torch.dtype, device: str, model: ModelConfig) -> str:
-    """How ``batch`` rows are multiplied by weights: as ``rows``, ``packed``, by the ``library`` or
-    by ``tiles``.
+    """How ``batch`` rows are multiplied by the weights: rows, packed, library or tiles.
 
-    The first two are sums over one range, which Inductor fuses, so that the weights are read and
-    widened once for ``SUMS_AT_ONCE`` rows. Many rows are the library's, which blocks for caches.
-    Tiles (tiles.py) take bf16 as it is, two inputs at once; at any batch nothing is faster.
+    ``rows`` and ``packed`` are sums over the same range, which Inductor fuses, so that weights are
+    read and converted to fp32 once for ``SUMS_AT_ONCE`` rows. ``library`` is for many rows, since
+    the library's product makes better use of the processor's caches. ``tiles`` (tiles.py) takes
+    bf16 without conversion, two inputs at once, and is the fastest at any batch.
     """
     if device != "cpu":
         return "rows" if batch == 1 or dtype == torch.int8 else "library"
@@ -52,19 +52,20 @@ def form(batch: int, dtype: torch.dtype, device: str, model: ModelConfig) -> str
 
 
 def pack(weight: Tensor) -> Tensor:
-    """``weight`` (N, M) as (N / LANES, M, LANES), its last outputs filled up with zeros."""
+    """``weight`` (N, M) as (N / LANES, M, LANES), padded with outputs of zeros."""
     full = F.pad(weight, (0, 0, 0, -len(weight) % LANES))
     return full.view(-1, LANES, weight.shape[1]).mT.contiguous()
 
 
 def times_rows(x: Tensor, weight: Tensor) -> Tensor:
-    """``x`` (B, M) times ``weight`` (N, M) transposed: a vector runs along a row of weights."""
+    """``x`` (B, M) times ``weight`` (N, M) transposed; a vector holds weights of one output."""
     return _in_passes(x, lambda row: (row * weight.float()).sum(-1))
 
 
 def times_packed(x: Tensor, packed: Tensor) -> Tensor:
-    """``x`` (B, M) times a packed matrix, (B, N): a vector is as many outputs, and none of its
-    sums has to be added up across the vector.
+    """``x`` (B, M) times a packed matrix, (B, N).
+
+    A vector holds ``LANES`` outputs, so that no sum has to be added up across a vector.
     """
     return _in_passes(x, lambda row: (row[:, None] * packed.float()).sum(1)).flatten(1)
 
@@ -75,22 +76,23 @@ def _in_passes(x: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.cat(passes) if len(passes) > 1 else passes[0]
 
 
-class Lent(nn.Module):
-    """A module over tensors that are somebody else's: buffers by the parameters' names.
+class SharedWeights(nn.Module):
+    """A module whose buffers are the weights of a model, under the names of its parameters.
 
-    Where a matrix is packed, or int8, it is a copy, and the original is there for the prefill only.
+    A matrix that is packed or int8 is a copy; the prefill uses the original. ``device`` is the kind
+    of device to generate code for, which the tensors do not tell if they are on "meta".
     """
 
-    def __init__(self, model: GPT, precision: PrecisionConfig, batch: int) -> None:
+    def __init__(self, model: GPT, precision: PrecisionConfig, batch: int, device: str) -> None:
         super().__init__()
         self.config = model.config
         dtype = torch.int8 if precision.kind == "int8" else model.dtype
-        self.form = form(batch, dtype, model.device.type, model.config)
+        self.form = form(batch, dtype, device, model.config)
         self.shapes: dict[str, torch.Size] = {}
-        for name, parameter in model.named_parameters():  # a tied head is not named again
-            self._lend(name.replace(".", "_"), parameter.detach(), precision.kind == "int8")
+        for name, parameter in model.named_parameters():  # a tied head is named only once
+            self._share(name.replace(".", "_"), parameter.detach(), precision.kind == "int8")
 
-    def _lend(self, name: str, tensor: Tensor, int8: bool) -> None:
+    def _share(self, name: str, tensor: Tensor, int8: bool) -> None:
         if tensor.dim() == 2:
             self.shapes[name] = tensor.shape
             if int8:
@@ -98,22 +100,22 @@ class Lent(nn.Module):
                 self.register_buffer(f"{name}_scale", scale)
             if self.form == "packed" and name in self.matrices():
                 self.register_buffer(f"{name}_packed", pack(tensor))
-                if name != "emb_weight":  # whose rows are looked up
+                if name != "emb_weight":  # the embedding's rows are also looked up
                     return
         self.register_buffer(name, tensor)
 
     @property
     def head(self) -> str:
-        """The name of the matrix that makes logits."""
+        """The name of the matrix that computes the logits."""
         return "emb_weight" if self.config.tie_embeddings else "head_weight"
 
     def matrices(self) -> list[str]:
-        """The matrices that a step multiplies by, in that order."""
+        """The names of the matrices that a step multiplies by, in the order of their use."""
         blocks = [name for name in self.shapes if name not in ("emb_weight", "head_weight")]
         return [*blocks, self.head]
 
     def tiled(self) -> list[Tensor]:
-        """Those that are multiplied by tiles."""
+        """The matrices that are multiplied on tile units, in the order of their use."""
         return [self.get_buffer(name) for name in self.matrices() if self.form == "tiles"]
 
     def linear(self, name: str, x: Tensor) -> Tensor:
@@ -129,11 +131,13 @@ class Lent(nn.Module):
         return y if scale is None else y * scale
 
 
-class DecodeStep(Lent):
-    """One token a row over a static cache."""
+class DecodeStep(SharedWeights):
+    """One new token per row over a static cache."""
 
-    def __init__(self, model: GPT, cache: StaticCache, precision: PrecisionConfig) -> None:
-        super().__init__(model, precision, batch=len(cache.k[0]))
+    def __init__(
+        self, model: GPT, cache: StaticCache, precision: PrecisionConfig, device: str
+    ) -> None:
+        super().__init__(model, precision, len(cache.k[0]), device)
         for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
             self.register_buffer(f"k{layer}", k)
             self.register_buffer(f"v{layer}", v)
@@ -141,10 +145,10 @@ class DecodeStep(Lent):
     def forward(
         self, ids: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, filled: Tensor
     ) -> Tensor:
-        """Logits (B, V) after ``ids`` (B,), whose keys and values go to ``slot`` (1,).
+        """Logits (B, V) after ``ids`` (B,), whose keys and values are written to ``slot`` (1,).
 
-        ``cos`` and ``sin`` (D,) are those of its position. Of ``filled`` only the size n counts:
-        attention runs over exactly the slots in use, so there is no mask.
+        ``cos`` and ``sin`` (D,) belong to their position. ``filled`` (n,) gives by its size the
+        number of filled slots: attention runs over exactly these, so it needs no mask.
         """
         x = self._embed(ids)
         for layer in range(self.config.n_layers):
@@ -177,13 +181,13 @@ class DecodeStep(Lent):
         keys.index_copy_(2, slot, k[:, :, None].to(keys.dtype))
         values.index_copy_(2, slot, v[:, :, None].to(values.dtype))
         seen, held = keys[:, :, None, :n].float(), values[:, :, None, :n].float()
-        shares = (q * seen).sum(-1).softmax(-1)  # (B, K, H / K, n): written out, so that it fuses
+        shares = (q * seen).sum(-1).softmax(-1)  # (B, K, H / K, n); sums fuse, a matmul would not
         y = (shares[..., None] * held).sum(-2)
         return self.linear(f"blocks_{layer}_attn_out_weight", stored(y.reshape(-1, H * D)))
 
 
 class WindowPass(nn.Module):
-    """A window of T tokens without a cache, for comparison: the model's own forward pass."""
+    """The model's own forward pass over a window of T tokens without a cache."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
@@ -195,7 +199,7 @@ class WindowPass(nn.Module):
 
 
 class _Rows(NoCache):
-    """No cache, whose angles are inputs: a table of its own would be a constant of the package."""
+    """A ``NoCache`` that is given its angles; its own would become constants of the package."""
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self._rows = Step(cos, sin, None, is_causal=True)
@@ -204,9 +208,9 @@ class _Rows(NoCache):
         return self._rows
 
 
-class Products(Lent):
-    """The weight products of one decode step and nothing else: the least that a token costs."""
+class Products(SharedWeights):
+    """The weight products of one decode step and nothing else: the least that a token takes."""
 
     def forward(self, *rows: Tensor) -> list[Tensor]:
-        """Each matrix times a (B, M) of its own, as none can wait for the one before it."""
+        """Each matrix times its own input (B, M), so that no product depends on another."""
         return [self.linear(name, x) for name, x in zip(self.matrices(), rows, strict=True)]

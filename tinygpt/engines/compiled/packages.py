@@ -1,8 +1,8 @@
-"""Compiled code that is kept: made once for a shape, then loaded in milliseconds.
+"""Compiled code on disk: compiled once per shape, then loaded in milliseconds.
 
-A package holds code only. It is named by everything that the code depends on, so nothing stale is
-ever found, and may be deleted at any time. It comes into its place whole: two processes that make
-the same one do twice the work, and no harm.
+A package holds code and no weights. Its name is a digest of everything that the code depends on, so
+a package that is found is never out of date. Packages may be deleted at any time. A new one is
+moved into place when it is complete, so two processes may compile the same one at the same time.
 """
 
 import hashlib
@@ -19,41 +19,42 @@ from warnings import catch_warnings, simplefilter
 import torch
 from torch import Tensor, nn
 
-from tinygpt.engines import tiles, toolchain
+from tinygpt.engines import toolchain
+from tinygpt.engines.base import Report, quiet
+from tinygpt.engines.compiled import tiles
 
 OPTIONS = {
-    "aot_inductor.package_constants_in_so": False,  # code only: weights are lent when loaded
+    "aot_inductor.package_constants_in_so": False,  # code only; weights are handed over on loading
     "cpp.enable_floating_point_contract_flag": "fast",  # fused multiply-add
     "cpp.max_horizontal_fusion_size": 16,  # all rows of a batch in one pass over the weights
 }
 
-Report = Callable[[str], None]
 Run = Callable[[list[Tensor]], list[Tensor]]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Compiled code over the tensors of a module."""
+    """Compiled code that is bound to the tensors of a module."""
 
     run: Run
-    """The module's inputs to its outputs. The code knows no strides: inputs are contiguous."""
+    """Turns the module's inputs into its outputs. The inputs must be contiguous."""
     compile_s: float
-    """Seconds spent on compiling; 0 where the package was there."""
+    """Seconds spent on compiling; 0 if the package was there."""
     tensors: dict[str, Tensor]
-    """What the code reads and writes where it lies, so that it has to live as long."""
+    """The tensors that the code reads and writes in place; they must live as long as it runs."""
 
 
 def load(
     module: nn.Module,
     example: Sequence[Tensor],
     dynamic: Sequence[dict[int, Any]] = (),
-    report: Report = lambda phase: None,
+    report: Report = quiet,
     tiled: Sequence[Tensor] = (),
 ) -> Loaded:
-    """``module`` as compiled code; ``report("compile")`` where that is not kept from before.
+    """Load ``module`` as compiled code; compile it first, after ``report("compile")``, if need be.
 
-    ``dynamic`` names the dimensions of ``example`` that may vary, if there are any; ``tiled`` are
-    the matrices that are multiplied by tiles, in the order of their products.
+    ``dynamic`` names the dimensions of ``example`` that may vary. ``tiled`` are the matrices that
+    are multiplied on tile units, in the order of their products.
     """
     from torch._inductor import aoti_load_package
 
@@ -66,13 +67,13 @@ def load(
         seconds = perf_counter() - start
     try:
         package = aoti_load_package(str(path), run_single_threaded=True)
-    except RuntimeError:  # damaged: a disk that was full, a copy that was cut
+    except RuntimeError:  # a damaged package, after a full disk or an interrupted copy, say
         if seconds:
             raise
         path.unlink()
         return load(module, example, dynamic, report, tiled)
     tensors = module.state_dict() | (tiles.laid_out(tiled, path) if tiled else {})
-    used = {name: tensors[name] for name in package.get_constant_fqns()}  # a tied one only once
+    used = {name: tensors[name] for name in package.get_constant_fqns()}  # tied ones only once
     package.load_constants(used, check_full_update=True, user_managed=True)
     return Loaded(package.loader.run, seconds, used)
 
@@ -94,35 +95,47 @@ def _compile(
     if reason := toolchain.choose_folder():
         raise ValueError(reason)
     with torch.no_grad(), TemporaryDirectory(dir=path.parent) as folder, catch_warnings():
-        simplefilter("ignore")  # torch's, about torch
+        simplefilter("ignore")  # torch warns about its own code
         program = torch.export.export(module, example, dynamic_shapes=dynamic or None)
         new = Path(folder) / path.name
-        with toolchain.told("engine=compiled"):
+        with toolchain.readable_errors("engine=compiled"):
             aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
         new.replace(path)
 
 
 def kept(path: Path) -> bool:
-    """Whether there is such a package; none where its folder cannot be read."""
+    """Whether there is such a package; false also if its folder cannot be read."""
     try:
         return path.is_file()
     except OSError:
         return False
 
 
-def path_of(module: nn.Module, example: Sequence[Tensor]) -> Path:
-    """Where the code of ``module`` lies: named by everything that it depends on."""
+def path_of(
+    module: nn.Module,
+    example: Sequence[Tensor],
+    *,
+    device: torch.device | None = None,
+    threads: int | None = None,
+) -> Path:
+    """Where the package of ``module`` is kept, under a name made of all that the code depends on.
+
+    ``device`` and ``threads`` are those that the code is to run with; by default the tensors'
+    device, and torch's present number of threads. The tensors may be on "meta" if both are given.
+    """
     tensors = [*module.state_dict().items(), *enumerate(example)]
+    device = device or tensors[0][1].device
     facts = (
         torch.__version__,
-        toolchain.machine(tensors[0][1].device),
+        device.type,
+        toolchain.machine(device),
         toolchain.compiler(),
         toolchain.has_tiles(),
-        torch.get_num_threads(),  # is written into the code
+        threads or torch.get_num_threads(),  # the number is written into the code
         _sources(module),
         type(module).__name__,
         getattr(module, "config", None),
-        [(name, tuple(t.shape), str(t.dtype), str(t.device)) for name, t in tensors],
+        [(name, tuple(t.shape), str(t.dtype)) for name, t in tensors],
         sorted((OPTIONS | tiles.OPTIONS).items()),
     )
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
@@ -130,9 +143,9 @@ def path_of(module: nn.Module, example: Sequence[Tensor]) -> Path:
 
 
 def _sources(module: nn.Module) -> str:
-    """The text of our modules that are traced, so that no edit meets code from before it."""
+    """The source text of our modules that are traced, so that an edit leads to a new package."""
     names = {type(part).__module__ for part in module.modules()}
     if "tinygpt.model" in names:
-        names.add("tinygpt.rope")  # its functions are no modules
+        names.add("tinygpt.rope")  # has functions only, which modules() does not list
     ours = sorted(name for name in names if name.startswith("tinygpt."))
     return "".join(inspect.getsource(sys.modules[name]) for name in ours)

@@ -1,9 +1,9 @@
-"""Products in bf16 on a processor's tile units (Intel's AMX), by Inductor's own matrix product.
+"""bf16 products on a processor's tile units (Intel's AMX), by Inductor's own matrix product.
 
-Inductor lays such a matrix out anew, in blocks of outputs with pairs of inputs side by side, and
-keeps that as a constant of its own. The constants are numbered in the order of the products. Our
-packages hold code only, so the same is done here whenever one is loaded; the sizes of the blocks,
-which are Inductor's choice, stand in the source that the package has with it.
+Inductor rearranges such a matrix into blocks of outputs with pairs of inputs side by side, and
+makes the result a constant of the package. The constants are numbered in the order of the products.
+Our packages hold code only, so the matrices are rearranged here whenever a package is loaded.
+Inductor chooses the sizes of the blocks; they are read from the source text in the package.
 """
 
 import re
@@ -16,16 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 OPTIONS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
-"""What makes Inductor write the product itself; there is one way, so nothing is tried out."""
+"""Make Inductor generate the product itself. CPP is the only backend, so it tries no others."""
 
 Shape = tuple[int, int, int]
-"""Of a matrix laid out anew: blocks, inputs M, outputs a block."""
+"""The shape of a rearranged matrix: blocks, inputs M, outputs per block."""
 
 
 def laid_out(matrices: Sequence[Tensor], package: Path) -> dict[str, Tensor]:
-    """Copies of ``matrices``, in the order of their products, by the names of the constants.
+    """Rearranged copies of ``matrices``, given in the order of their products, by constants' names.
 
-    Raises RuntimeError where those of the package are others: a torch unlike those we know.
+    Raises RuntimeError if the package's constants do not fit, as with an unknown version of torch.
     """
     constants = _constants(package)
     known = len(constants) == len(matrices) and all(
@@ -43,9 +43,10 @@ def laid_out(matrices: Sequence[Tensor], package: Path) -> dict[str, Tensor]:
 
 
 def lay_out(matrix: Tensor, shape: Shape) -> Tensor:
-    """``matrix`` (N, M) as a tensor of ``shape``, the last block filled up with zeros.
+    """``matrix`` (N, M) as a tensor of ``shape``, with the last block padded with zeros.
 
-    In a block, inputs 2i and 2i + 1 of an output are neighbours; then come those of the next one.
+    In a block, inputs 2i and 2i + 1 of one output lie side by side, followed by those of the next
+    output.
     """
     blocks, inputs, outputs = shape
     full = F.pad(matrix, (0, 0, 0, blocks * outputs - len(matrix)))
@@ -53,7 +54,7 @@ def lay_out(matrix: Tensor, shape: Shape) -> Tensor:
 
 
 def _constants(package: Path) -> dict[str, Shape]:
-    """The constants that are Inductor's own and have three dimensions, in their order."""
+    """Inductor's own constants of three dimensions, in the order of their numbers."""
     with ZipFile(package) as files:
         (source,) = [name for name in files.namelist() if name.endswith(".wrapper.cpp")]
         text = files.read(source).decode()

@@ -1,0 +1,204 @@
+"""The compiled engine: each decode step is one call of a C++ function that was compiled beforehand.
+
+The step is plain PyTorch (step.py). ``torch.export`` and AOTInductor make a package of it, which is
+kept on disk (packages.py). A call then needs no dispatch of single operations, no guards, and no
+argument per weight. Prefill, loop, samplers and cache are those of the eager engine.
+
+What each part of the step is for stands with it, in step.py and tiles.py. What each of them gains,
+and what was tried and left out, is in results/compiled_engine.md.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tinygpt import cost
+from tinygpt.cache import KVCache, NoCache, StaticCache
+from tinygpt.checkpoint import DTYPES
+from tinygpt.config import ModelConfig, PrecisionConfig
+from tinygpt.engines import toolchain
+from tinygpt.engines.base import Code, Engine, EngineArgs, EnginePlan, Multiply, Report
+from tinygpt.engines.compiled import packages
+from tinygpt.engines.compiled.step import DecodeStep, Products, WindowPass, form
+from tinygpt.generation import OnToken, Pick, generate
+from tinygpt.model import GPT
+
+MIN_WINDOW = 4
+"""The smallest window for which the tracer can tell a varying number of slots from a fixed one."""
+
+
+class CompiledEngine(Engine):
+    """Eager prefill, then compiled steps over a ring; without a cache, compiled windows.
+
+    The ring always has ``context_length`` slots, so that one package serves texts of any length.
+    """
+
+    caches: ClassVar[tuple[str, ...] | None] = ("static", "none")
+
+    def __init__(self, args: EngineArgs) -> None:
+        self._threads = torch.get_num_threads()
+        self._steps = _Decode(args) if args.cache.kind == "static" else _Window(args)
+        self.compile_s = self._steps.loaded.compile_s
+
+    @staticmethod
+    def unsupported(model: ModelConfig, device: str) -> str:
+        if device not in ("cpu", "cuda"):
+            return f"engine=compiled: makes no code for {device}; choose device=cpu or engine=eager"
+        if model.context_length < MIN_WINDOW:
+            return (
+                f"engine=compiled: model.context_length={model.context_length} is below "
+                f"{MIN_WINDOW}, too short to compile for a varying number of tokens; choose "
+                "engine=eager"
+            )
+        reason = toolchain.cannot_compile()
+        return f"engine=compiled: {reason}" if reason else ""
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        return self._steps.cache.nbytes
+
+    @property
+    def weights_bytes(self) -> int:
+        steps = self._steps
+        read = [*steps.loaded.tensors.values(), *steps.model.parameters()]
+        by_place = {tensor.data_ptr(): tensor.nbytes for tensor in read}
+        return sum(by_place.values()) - steps.cache.nbytes
+
+    def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
+        """Raises ValueError if torch has another number of threads than when this was made."""
+        threads = torch.get_num_threads()
+        if threads != self._threads and prompt.device.type == "cpu":
+            raise ValueError(
+                f"{threads} threads: this engine's code is for {self._threads}; make the engine "
+                "again, or call torch.set_num_threads before it is made"
+            )
+        steps = self._steps
+        return generate(steps, prompt, new_tokens, cache=steps.cache, pick=pick, on_token=on_token)
+
+    @staticmethod
+    def cache_positions(plan: EnginePlan) -> int:
+        """At least ``context_length``, whatever the length of the text."""
+        return max(plan.max_positions, plan.model.context_length)
+
+    @staticmethod
+    def copied_weights_bytes(plan: EnginePlan) -> int:
+        """The matrices that a decode step reads in another form than the prefill does."""
+        return 0 if plan.cache.kind == "none" else CompiledEngine.products_bytes(plan)
+
+    @staticmethod
+    def code(plan: EnginePlan) -> tuple[Code, ...]:
+        """The step over a ring and the products of the limit; without a cache, the window."""
+        with torch.device("meta"):  # the names need shapes and no weights
+            model = GPT(plan.model).to(DTYPES[plan.precision.kind])
+        parts: list[tuple[torch.nn.Module, tuple[Tensor, ...]]]
+        if plan.cache.kind == "none":
+            cache = NoCache(model.cache_shape(plan.batch, plan.max_positions))
+            parts = [_window_pass(model, cache, plan.batch)]
+        else:
+            ring = StaticCache(model.cache_shape(plan.batch, plan.model.context_length))
+            parts = [
+                _decode_step(model, ring, plan.precision, plan.device),
+                _products(model, plan.precision, plan.batch, plan.device),
+            ]
+        device = torch.device(plan.device)
+        paths = [packages.path_of(*part, device=device, threads=plan.threads) for part in parts]
+        return tuple(Code(path.name, packages.kept(path)) for path in paths)
+
+    @staticmethod
+    def products(
+        model: GPT, precision: PrecisionConfig, batch: int, *, may_compile: bool, report: Report
+    ) -> Iterator[Multiply]:
+        """The compiled products of a step."""
+        module, rows = _products(model, precision, batch, model.device.type)
+        kept = toolchain.compiler() != "" and packages.kept(packages.path_of(module, rows))
+        if kept or may_compile:
+            loaded = packages.load(module, rows, report=report, tiled=module.tiled())
+            yield lambda: loaded.run(list(rows))
+
+    @staticmethod
+    def products_bytes(plan: EnginePlan) -> int:
+        """The matrices that are packed, laid out for tiles, or held as int8."""
+        dtype = DTYPES[plan.precision.kind]
+        how = form(plan.batch, dtype, plan.device, plan.model)
+        copied = plan.precision.kind == "int8" or how in ("packed", "tiles")
+        return cost.weights_bytes(plan.model, plan.precision) if copied else 0
+
+
+def _decode_step(
+    model: GPT, cache: StaticCache, precision: PrecisionConfig, device: str
+) -> tuple[DecodeStep, tuple[Tensor, ...]]:
+    """The module of a decode step over ``cache`` and an example of its inputs."""
+    slots = torch.arange(cache.slots, device=model.device)
+    step = cache.step(1)
+    ids = torch.zeros(len(cache.k[0]), dtype=torch.long, device=model.device)
+    example = (ids, step.cos[0], step.sin[0], slots[:1], slots[: cache.slots // 2])
+    return DecodeStep(model, cache, precision, device).eval(), example
+
+
+def _window_pass(
+    model: GPT, cache: NoCache, batch: int
+) -> tuple[WindowPass, tuple[Tensor, Tensor, Tensor]]:
+    """The module of a whole window without a cache and an example of its inputs."""
+    half = model.config.context_length // 2
+    ids = torch.zeros(batch, half, dtype=torch.long, device=model.device)
+    rows = cache.step(half)
+    return WindowPass(model).eval(), (ids, rows.cos, rows.sin)
+
+
+def _products(
+    model: GPT, precision: PrecisionConfig, batch: int, device: str
+) -> tuple[Products, tuple[Tensor, ...]]:
+    """The module of a step's products and random inputs of it."""
+    module = Products(model, precision, batch, device).eval()
+    widths = [module.shapes[name][1] for name in module.matrices()]
+    return module, tuple(torch.randn(batch, width, device=model.device) for width in widths)
+
+
+class _Decode:
+    """A ``generation.Model``: the eager model runs the prompt, compiled code each later token."""
+
+    def __init__(self, args: EngineArgs) -> None:
+        model, slots = args.model, args.model.config.context_length
+        self.model = model
+        self.cache = StaticCache(model.cache_shape(args.batch, max(args.max_positions, slots)))
+        self._slots = torch.arange(slots, device=model.device)
+        module, example = _decode_step(model, self.cache, args.precision, model.device.type)
+        # The tracer would not see "all slots" as a slice, hence slots - 1; the code that it makes
+        # runs with all of them as well.
+        n = torch.export.Dim("n", min=1, max=slots - 1)
+        dynamic: tuple[dict[int, Any], ...] = ({}, {}, {}, {}, {0: n})
+        self.loaded = packages.load(module, example, dynamic, args.report, module.tiled())
+        self._run = self.loaded.run
+
+    def step(self, ids: Tensor, cache: KVCache) -> Tensor:
+        """Logits (B, V) of the last of ``ids`` (B, T)."""
+        assert cache is self.cache, "compiled code writes to the cache that it was made over"
+        if ids.shape[1] > 1:
+            return self.model.step(ids, cache)
+        cos, sin, _, _ = cache.step(1)
+        at = cache.position % len(self._slots)
+        slot, filled = self._slots[at : at + 1], self._slots[: cache.position + 1]
+        (logits,) = self._run([ids[:, 0].contiguous(), cos[0], sin[0], slot, filled])
+        cache.advance(1)
+        return logits
+
+
+class _Window:
+    """A ``generation.Model`` without a cache: compiled code runs windows of two tokens or more."""
+
+    def __init__(self, args: EngineArgs) -> None:
+        self.model = args.model
+        self.cache = NoCache(args.cache_shape)
+        module, example = _window_pass(args.model, self.cache, args.batch)
+        T = torch.export.Dim("T", min=2, max=args.model.config.context_length)
+        self.loaded = packages.load(module, example, ({1: T}, {0: T}, {0: T}), args.report)
+
+    def step(self, ids: Tensor, cache: KVCache) -> Tensor:
+        """Logits (B, V) of the last of ``ids`` (B, T)."""
+        if ids.shape[1] == 1:
+            return self.model.step(ids, cache)
+        cos, sin, _, _ = cache.step(ids.shape[1])
+        (logits,) = self.loaded.run([ids.contiguous(), cos, sin])
+        return logits
