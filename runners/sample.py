@@ -26,7 +26,7 @@ usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.sample prompt.text='It was a' seed=2 length.new_tokens=200
   python -m runners.sample prompt.file=opening.txt                a text exact to the byte
   python -m runners.sample prompt.jsonl=prompts.jsonl             several; a line is {"prompt": "…"}
-  python -m runners.sample -m experiment=sampling                 six settings side by side
+  python -m runners.sample -m experiment=sampling                 eight settings side by side
   python -m runners.sample -m sampler=greedy,t0.7 seed=1,2,3
 
 groups: model, device, length, cache, sampler, engine, precision

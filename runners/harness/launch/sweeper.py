@@ -5,6 +5,7 @@ and checks all of them first. ``round`` is the slowest axis wherever it stands, 
 interleaved and the machine's drift hits all of them alike.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from runners.harness.config import filters
 from runners.harness.config.conversion import before_anything_runs
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
@@ -23,7 +25,14 @@ if TYPE_CHECKING:
 
 
 class CheckBeforeRun(Callback):
-    """Checks a lone job before Hydra makes its folder."""
+    """Checks a lone job before Hydra makes its folder.
+
+    It also carries ``leave_out`` (conf/harness.yaml), a preset's own key, from the composed config
+    to the sweeper: Hydra passes it here, and its own sweeper takes no further keys.
+    """
+
+    def __init__(self, leave_out: Sequence[str] = ()) -> None:
+        pass
 
     @before_anything_runs()
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -62,12 +71,40 @@ def _prepared(self: "BasicSweeper", arguments: list[str]) -> app.Sweep:
     overrides = parser.parse_overrides(self._parse_config() + list(arguments))
     overrides.sort(key=lambda override: override.key_or_group != "round")
     jobs = self.split_arguments(overrides, None)[0]
+    typed = {override.key_or_group for override in parser.parse_overrides(list(arguments))}
+    jobs = meant(jobs, self.config.hydra.callbacks.check.leave_out, typed)
     configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
     folder = Path(self.config.hydra.sweep.dir).absolute()
     sweep = entry.prepare(app.Sweep(folder, list(arguments), jobs, configs))
     if sweep.folder != folder:
         _use_id(self.config, sweep.folder.name)
     return sweep
+
+
+def meant(jobs: list[list[str]], leave_out: Sequence[str], typed: set[str]) -> list[list[str]]:
+    """The jobs of a sweep without the combinations that its preset leaves out.
+
+    ``leave_out`` has one or more conditions on the axes in each text, such as
+    ``engine=compiled and cache=rolling``. A job goes where all conditions of a text fit, unless the
+    user typed every key that the text names: what was asked for by name stays, and is told.
+    """
+    kept = jobs
+    for text in leave_out:
+        conditions = filters.parse(text)
+        if {condition.key for condition in conditions} <= typed:
+            continue
+        kept = [job for job in kept if not _fits(job, conditions)]
+    if not kept:
+        raise UsageError(
+            f"the preset leaves out every cell of this command ({'; '.join(leave_out)}); type the "
+            "options of all groups named there to run them all the same"
+        )
+    return kept
+
+
+def _fits(job: list[str], conditions: list[filters.Condition]) -> bool:
+    facts = {key: filters.values(value) for key, _, value in (word.partition("=") for word in job)}
+    return all(condition.key in facts and condition.fits(facts) for condition in conditions)
 
 
 def _use_id(config: DictConfig, identity: str) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pandas as pd
 
+from runners.harness.config import filters
 from runners.harness.store.find import KINDS
 from runners.harness.store.tracking import Store, TrackingError
-from runners.harness.tables import filters
 from runners.harness.tables.table import Table
 
 EXPERIMENTS = (*KINDS, "train", "profiling")
