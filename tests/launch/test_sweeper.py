@@ -9,8 +9,6 @@ import pytest
 from runners.harness.config.conversion import digest
 from runners.harness.errors import UsageError
 from runners.harness.launch.sweeper import meant
-from runners.harness.sweep import plan_report
-from runners.harness.sweep.plan import Machine
 
 Bench = Callable[..., tuple[int, str, str]]
 SHORT = ("-m", "experiment=engines", "model=nano", "precision=fp32", "batch=1", "round=1")
@@ -73,19 +71,13 @@ def test_the_engines_preset_runs_what_its_engines_can(bench: Bench, instant: lis
     assert set(left_out) < {digest(config) for config in instant}
 
 
-def test_on_a_gpu_as_the_readme_has_it(
-    bench: Bench, instant: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan_report, "calibrate", lambda: Machine(1e-4, 1e9))
+def test_on_a_gpu_as_the_readme_has_it(bench: Bench, instant: list[Any]) -> None:
     words = (*SHORT, "device=cuda", "cache=static", "engine=eager,cudagraph")
     assert bench(*words)[0] == 0
     assert pairs(instant) == [("eager", "static"), ("cudagraph", "static")]
 
 
-def test_a_plan_and_a_resumed_sweep_have_the_same_cells(
-    bench: Bench, instant: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan_report, "calibrate", lambda: Machine(1e-4, 1e9))
+def test_a_plan_and_a_resumed_sweep_have_the_same_cells(bench: Bench, instant: list[Any]) -> None:
     status, out, err = bench(*SHORT, "plan=true")
     assert status == 0, err
     assert "of 3 cells to run" in out

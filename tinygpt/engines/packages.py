@@ -19,7 +19,7 @@ from warnings import catch_warnings, simplefilter
 import torch
 from torch import Tensor, nn
 
-from tinygpt.engines import tiles, toolchain
+from tinygpt.engines import compile_times, tiles, toolchain
 
 OPTIONS = {
     "aot_inductor.package_constants_in_so": False,  # code only: weights are lent when loaded
@@ -64,6 +64,7 @@ def load(
         options = OPTIONS | (tiles.OPTIONS if tiled else {}) | toolchain.options()
         _compile(module, tuple(example), tuple(dynamic), options, path)
         seconds = perf_counter() - start
+        compile_times.add(_part(module, example, path), seconds)
     try:
         package = aoti_load_package(str(path), run_single_threaded=True)
     except RuntimeError:  # damaged: a disk that was full, a copy that was cut
@@ -100,6 +101,22 @@ def _compile(
         with toolchain.told("engine=compiled"):
             aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
         new.replace(path)
+
+
+def _part(module: nn.Module, example: Sequence[Tensor], path: Path) -> compile_times.Part:
+    """What the time to compile ``module`` depends on."""
+    tensors = list(module.state_dict().values())
+    dtypes = {tensor.dtype for tensor in tensors}
+    precision = "int8" if torch.int8 in dtypes else "bf16" if torch.bfloat16 in dtypes else "fp32"
+    model = getattr(module, "config", None)
+    return compile_times.Part(
+        key=path.name,
+        kind=type(module).__name__.lower(),
+        layers=getattr(model, "n_layers", 1),
+        batch=len(example[0]),
+        precision=precision,
+        shape=compile_times.shape(model, tensors[0].device.type, torch.get_num_threads()),
+    )
 
 
 def kept(path: Path) -> bool:

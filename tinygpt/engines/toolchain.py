@@ -4,6 +4,7 @@ Also where Inductor, which generates it, puts its files, and how its failures ar
 """
 
 import getpass
+import logging
 import os
 import platform
 import re
@@ -16,6 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for torch's warning that a CUDA toolkit is installed and no GPU is there: torch logs it
+    whenever it looks for a compiler, for a CPU as well, and it would cross a progress bar.
+    """
+    return not str(record.msg).startswith("No CUDA runtime is found")
+
+
+logging.getLogger("torch.utils.cpp_extension").addFilter(_is_news)
 
 TILE_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 """What Inductor compiles with where it finds tiles."""

@@ -11,6 +11,7 @@ from runners.harness.measure.result import CellResult
 from runners.harness.store.disk import Place
 from runners.harness.terminal import console, duration
 
+_BAR_WIDTH = 20
 _STYLE = {"ok": "green", "skipped": "yellow"}
 
 
@@ -23,7 +24,7 @@ class SweepProgress:
         self.started = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=_BAR_WIDTH),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]} left"),
             console=console,
@@ -40,8 +41,13 @@ class SweepProgress:
         return duration(ahead)
 
     def show(self, phase: str) -> None:
-        """Draw the bar with what is being done now."""
-        self._bar.update(self._task, description=phase, completed=self.done, left=self.left())
+        """Draw the bar with what is being done now, cut so that the line does not wrap."""
+        left = self.left()
+        count = f"{self.done}/{len(self.estimates_s)}"
+        others = _BAR_WIDTH + len(count) + len(f"{left} left") + 3  # and a space between each two
+        text = Text(phase)
+        text.truncate(max(console.width - others, 10), overflow="ellipsis")
+        self._bar.update(self._task, description=text.plain, completed=self.done, left=left)
         self._bar.refresh()
 
 
@@ -94,7 +100,9 @@ class CellProgress:
         if _sweep:
             _sweep.show(f"{self.title}: {phase}")
         else:
-            console.print(f"{self.title}: {phase}   ", end="\r", soft_wrap=False)
+            text = Text(f"{self.title}: {phase}")
+            text.truncate(console.width - 1, overflow="ellipsis", pad=True)
+            console.print(text, end="\r", soft_wrap=False)
 
     def done_before(self, outcome: str) -> None:
         """Leave a line that says that it need not run."""

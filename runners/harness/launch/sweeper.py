@@ -15,6 +15,7 @@ from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from runners.harness import terminal
 from runners.harness.config import filters
 from runners.harness.config.conversion import before_anything_runs
 from runners.harness.errors import UsageError
@@ -44,6 +45,7 @@ class CheckBeforeRun(Callback):
         words = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         assert isinstance(words, list)
         folder = Path(config.hydra.run.dir).absolute()
+        _starting(checked)
         entry.prepare(app.Sweep(folder, words, [words], [checked], lone=True))
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
@@ -75,10 +77,16 @@ def _prepared(self: "BasicSweeper", arguments: list[str]) -> app.Sweep:
     jobs = meant(jobs, self.config.hydra.callbacks.check.leave_out, typed)
     configs = [entry.checked(loader.load_sweep_config(self.config, job)) for job in jobs]
     folder = Path(self.config.hydra.sweep.dir).absolute()
+    _starting(configs[0])
     sweep = entry.prepare(app.Sweep(folder, list(arguments), jobs, configs))
     if sweep.folder != folder:
         _use_id(self.config, sweep.folder.name)
     return sweep
+
+
+def _starting(config: Any) -> None:
+    if hasattr(config, "device"):  # a model will run
+        terminal.starting("torch and MLflow")
 
 
 def meant(jobs: list[list[str]], leave_out: Sequence[str], typed: set[str]) -> list[list[str]]:

@@ -15,8 +15,7 @@ from runners.harness.launch import progress
 from runners.harness.launch.app import Sweep
 from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.store.tracking import Store, TrackingError, open_store
-from runners.harness.sweep.plan import calibrate, estimate_s
-from runners.harness.terminal import duration
+from runners.harness.sweep.plan import estimate
 
 if TYPE_CHECKING:
     from runners.harness.tables.table import Table
@@ -58,31 +57,19 @@ def tracked(sweep: Sweep) -> Iterator[None]:
     from runners.harness.measure.subject import missing_device
     from runners.harness.sweep.plan_report import obstacle
 
+    absent = {kind: missing_device(kind) for kind in ("cuda", "mps")}
+    idle = {n for n, cell in enumerate(sweep.configs) if n in sweep.done or obstacle(cell)}
+    total = estimate(sweep.configs, idle)
+    axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
     with tracked_sweep("bench", sweep, _show_tables):
-        machine = calibrate()
-        absent = {kind: missing_device(kind) for kind in ("cuda", "mps")}
-        blocked = [bool(obstacle(cell)) for cell in sweep.configs]
-        estimates = [
-            0.1 if n in sweep.done or blocked[n] else estimate_s(cell, machine)
-            for n, cell in enumerate(sweep.configs)
-        ]
-        axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
         terminal.console.print(
-            f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), "
-            f"about {duration(sum(estimates))}"
+            f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), {total}"
         )
         for kind, reason in absent.items():
             skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
             if skipped:
                 terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
-        running = [c for c, b in zip(sweep.configs, blocked, strict=True) if not b]
-        compiled = {_shape(c) for c in running if c.engine.kind == "compiled"}
-        if compiled:
-            terminal.console.print(
-                f"and a minute or two of compiling for each of {len(compiled)} shapes, once and "
-                "for all: that is kept"
-            )
-        with progress.sweep(estimates, set(sweep.axes)):
+        with progress.sweep([cell.seconds for cell in total.cells], set(sweep.axes)):
             try:
                 yield
             except KeyboardInterrupt:
@@ -101,11 +88,6 @@ def write_tables(store: Store, folder: Path) -> list["Table"]:
     tables = render.bench_tables(frame)
     render.write(folder / "tables", tables, frame)
     return tables
-
-
-def _shape(cell: BenchConfig) -> str:
-    """What compiled code is made for."""
-    return repr((cell.model, cell.device, cell.batch, cell.cache, cell.precision))
 
 
 def _show_tables(store: Store, folder: Path) -> str:
