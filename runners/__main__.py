@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 _LAST = """\
-python -m runners.NAME --help says how each is used; README.md says which answers which question.
+python -m runners.NAME --help says how each is used; README.md which answers which question.
 exit status: 0 listed, 2 the command is wrong"""
 
 
@@ -25,20 +25,17 @@ def listing() -> str:
 
 
 def main() -> int:
-    """List the commands; 2 where one was asked for in a way that runs nothing."""
+    """List the commands; 2 where more was typed, with what to type instead."""
     words = sys.argv[1:]
     if set(words) <= {"--help", "-h"}:
         print(listing())
         return 0
     known = purposes()
-    name = words[0] if words[0] in known else "NAME"
-    print(
-        f"runners: {words[0]}: a command is one word; type python -m runners.{name}, where NAME is "
-        f"one of {', '.join(known)}"
-        if name == "NAME"
-        else f"runners: {words[0]}: a dot goes before the command: python -m runners.{name}",
-        file=sys.stderr,
-    )
+    if words[0] in known:
+        cure = f"type python -m runners.{words[0]}, with a dot"
+    else:
+        cure = f"no such command; python -m runners.NAME takes one of {', '.join(known)}"
+    print(f"runners: {words[0]}: {cure}", file=sys.stderr)
     return 2
 
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
+from runners.harness.config.presets import with_groups
 from runners.harness.config.text_schema import RaceConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
@@ -27,9 +28,11 @@ usage: python -m runners.race [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.race device=cuda cache=static       elsewhere, with another cache
   python -m runners.race "prompt.text=My dear Watson"
 
-groups: model, device, length, cache (rolling, static), engine, precision
+groups:
+cache=none is the other side of every race, and no option here.
 keys: prompt.text|file, checkpoint, device.threads, length.new_tokens; `--cfg job` prints them all.
 Where the output is no terminal, there is no replay: the summary is all. Nothing is tracked.
+exit status: 0 both were shown; 1 it failed; 2 the command is wrong; 130 Ctrl-C; 143 SIGTERM
 """
 
 
@@ -60,7 +63,14 @@ def _no_sweep(sweep: app.Sweep) -> NoReturn:
     )
 
 
-RACE = app.App("race", job, RaceConfig, check_text, _no_sweep, usage=lambda: USAGE.rstrip())
+RACE = app.App(
+    "race",
+    job,
+    RaceConfig,
+    check_text,
+    _no_sweep,
+    usage=lambda: with_groups(USAGE.rstrip(), "race", RaceConfig),
+)
 
 
 def main() -> NoReturn:

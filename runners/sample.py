@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
+from runners.harness.config.presets import with_groups
 from runners.harness.config.text_schema import SampleConfig
 from runners.harness.launch import app
 
@@ -29,11 +30,13 @@ usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.sample -m experiment=sampling                 eight settings side by side
   python -m runners.sample -m sampler=greedy,t0.7 seed=1,2,3
 
-groups: model, device, length, cache, sampler, engine, precision
+groups:
 keys: checkpoint (holmes; a name, a training run's id, a folder), prompt.text|file|jsonl, stop (a
 string that ends the text; $'\\n' is a line feed in bash and zsh, null is none), seed,
 tracking.dir|uri, and every field of a group by value; `--cfg job` prints the config that a command
 composes to.
+exit status: 0 every text is written; 1 one failed or did not reach MLflow; 2 the command is wrong,
+and nothing was run; 130 Ctrl-C; 143 SIGTERM
 """
 
 
@@ -56,7 +59,14 @@ def _around_sweep(sweep: app.Sweep) -> AbstractContextManager[None]:
     return sample_grid.tracked(sweep)
 
 
-SAMPLE = app.App("sample", job, SampleConfig, check_text, _around_sweep, lambda: USAGE.rstrip())
+SAMPLE = app.App(
+    "sample",
+    job,
+    SampleConfig,
+    check_text,
+    _around_sweep,
+    lambda: with_groups(USAGE.rstrip(), "sample", SampleConfig),
+)
 
 
 def main() -> NoReturn:

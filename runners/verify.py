@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
+from runners.harness.config.presets import with_groups
 from runners.harness.config.text_schema import VerifyConfig
 from runners.harness.launch import app
 
@@ -28,7 +29,7 @@ usage: python -m runners.verify [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.verify -m fault=rope,mask,window
   python -m runners.verify prompt.file=opening.txt length.new_tokens=300
 
-groups: model, device, length, precision
+groups:
 keys: check (all, cache, sampler), fault (none, rope, mask, window), checkpoint (holmes; a name, a
 training run's id, a folder), prompt.text|file, seed, tracking.dir|uri, and every field of a group
 by value; `--cfg job` prints the config that a command composes to.
@@ -60,7 +61,14 @@ def _around_sweep(sweep: app.Sweep) -> Iterator[None]:
         yield
 
 
-VERIFY = app.App("verify", job, VerifyConfig, check_text, _around_sweep, lambda: USAGE.rstrip())
+VERIFY = app.App(
+    "verify",
+    job,
+    VerifyConfig,
+    check_text,
+    _around_sweep,
+    lambda: with_groups(USAGE.rstrip(), "verify", VerifyConfig),
+)
 
 
 def main() -> NoReturn:

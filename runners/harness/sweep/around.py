@@ -61,22 +61,20 @@ def tracked(sweep: Sweep) -> Iterator[None]:
     idle = {n for n, cell in enumerate(sweep.configs) if n in sweep.done or obstacle(cell)}
     total = estimate(sweep.configs, idle)
     axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
-    with tracked_sweep("bench", sweep, _show_tables):
-        terminal.console.print(
-            f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), {total}"
-        )
-        for kind, reason in absent.items():
-            skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
-            if skipped:
-                terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
-        with progress.sweep([cell.seconds for cell in total.cells], set(sweep.axes)):
-            try:
-                yield
-            except KeyboardInterrupt:
-                terminal.console.print(
-                    "stopped; the same command with resume=true goes on from here"
-                )
-                raise
+    terminal.console.print(
+        f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), {total}"
+    )
+    for kind, reason in absent.items():
+        skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
+        if skipped:
+            terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
+    shown = progress.sweep([cell.seconds for cell in total.cells], set(sweep.axes))
+    with tracked_sweep("bench", sweep, _show_tables), shown:
+        try:
+            yield
+        except KeyboardInterrupt:
+            terminal.console.print("stopped; the same command with resume=true goes on from here")
+            raise
 
 
 def write_tables(store: Store, folder: Path) -> list["Table"]:

@@ -25,11 +25,11 @@ from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConf
 if TYPE_CHECKING:
     import torch
 
-_QUIET_LAYER_S = 1.2e-4
+_QUIET_LAYER_S = 1.5e-4
 """``Machine.layer_s`` of the machine on which the constants below were measured."""
-_KEEP_S = 0.4
+_KEEP_S = 0.3
 """Composing a cell, identifying its weights, collecting garbage, writing and tracking it."""
-_AROUND_S = 3.5
+_AROUND_S = 3.0
 """Opening the store before the first cell; making the tables and ending after the last one."""
 _GATE_TOKENS = 32
 _LIMIT_S = 0.05
@@ -39,6 +39,8 @@ _FEWEST = 5
 """Repeats below which there is no interval, so that nothing but ``max_repeats`` ends a cell."""
 _USUAL = 1.4
 """Repeats that a cell usually makes, as a multiple of the fewest that its timing allows."""
+_MEASURING_S = 0.05
+"""Spent on each rate; one that needs longer is measured once."""
 _ROWS = (1, 4, 16, 64, 256)
 _GPU = {"flops": 2e13, "bytes": 1e12}
 """Rates that are assumed of a GPU, where dispatch is most of the time of a small model."""
@@ -76,8 +78,10 @@ class Machine:
 
     @property
     def slowness(self) -> float:
-        """How much slower Python is here than where the constants were measured."""
-        return min(max(self.layer_s / _QUIET_LAYER_S, 0.5), 10.0)
+        """How much slower Python is here than where the constants were measured; within bounds,
+        since a moment's disturbance weighs more in ``layer_s`` than in work of seconds.
+        """
+        return min(max(self.layer_s / _QUIET_LAYER_S, 0.5), 4.0)
 
 
 @dataclass(frozen=True)
@@ -193,11 +197,11 @@ def _products(dtype: "torch.dtype") -> dict[int, float]:
     import torch
     import torch.nn.functional as F
 
-    weights = [torch.full((688, 256), 0.01, dtype=dtype) for _ in range(16)]
+    weights = [torch.full((688, 256), 0.01, dtype=dtype) for _ in range(8)]
     found = {}
     for rows in _ROWS:
         x = torch.ones(rows, 256, dtype=dtype)
-        used = weights[: 16 if rows <= 16 else 4]
+        used = weights[: 8 if rows <= 16 else 2]
 
         def multiply(x: torch.Tensor = x, used: list[torch.Tensor] = used) -> object:
             return [F.linear(x, weight) for weight in used]
@@ -207,14 +211,16 @@ def _products(dtype: "torch.dtype") -> dict[int, float]:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The median of three runs, after one that pays for first use."""
-    work()
-    taken = []
-    for _ in range(3):
+    """The median of three runs after one that pays for first use; fewer on a machine so slow or
+    busy that measuring would take long.
+    """
+    taken: list[float] = []
+    began = perf_counter()
+    while len(taken) < 4 and perf_counter() - began < _MEASURING_S:
         start = perf_counter()
         work()
         taken.append(perf_counter() - start)
-    return median(taken)
+    return median(taken[1:] or taken)
 
 
 def estimate_s(config: BenchConfig, machine: Machine) -> float:
