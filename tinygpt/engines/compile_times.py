@@ -14,10 +14,10 @@ from statistics import median
 from tinygpt.engines import toolchain
 
 FORMAT = 1
-_TYPICAL_S = {"decodestep": 35.0, "windowpass": 35.0, "products": 15.0}
-"""Seconds for a model of ``_TYPICAL_LAYERS`` layers where nothing was compiled before."""
-_TYPICAL_LAYERS = 6
-_OTHER_S = 30.0
+_TYPICAL_S = {"decodestep": 4.5, "windowpass": 4.5, "products": 2.0}
+"""Seconds a layer, where nothing was compiled before."""
+_FIXED_LAYERS = 2
+"""What compiling takes whatever the model, counted in layers."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Times:
             for other, _ in self._known.values()
         )
 
-    def expected_s(self, part: Part) -> float:
+    def expected_s(self, part: Part, slowness: float = 1.0) -> float:
         """Seconds that compiling ``part`` will take: as before, or as the parts most like it, by
-        the number of layers.
+        the number of layers. Where nothing like it is known, the typical time, ``slowness`` times.
         """
         if part.key in self._known:
             return self._known[part.key][1]
@@ -69,10 +69,14 @@ class Times:
                     + 2 * (other.precision == part.precision)
                     + (other.batch == part.batch)
                 )
-                alike.setdefault(likeness, []).append(seconds * part.layers / other.layers)
+                alike.setdefault(likeness, []).append(seconds * _size(part) / _size(other))
         if alike:  # of the most alike
             return median(alike[max(alike)])
-        return _TYPICAL_S.get(part.kind, _OTHER_S) * part.layers / _TYPICAL_LAYERS
+        return slowness * _TYPICAL_S.get(part.kind, _TYPICAL_S["decodestep"]) * _size(part)
+
+
+def _size(part: Part) -> int:
+    return part.layers + _FIXED_LAYERS
 
 
 def path() -> Path:

@@ -1,4 +1,7 @@
-"""What a person sees while cells run. Nothing is drawn from a thread or inside timed code."""
+"""The progress that a terminal shows while cells run.
+
+Nothing is drawn from a thread or inside timed code, so that drawing does not disturb measuring.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +19,7 @@ _STYLE = {"ok": "green", "skipped": "yellow"}
 
 
 class SweepProgress:
-    """How far a sweep is; one a process."""
+    """The progress of a sweep, as a bar; a process has one sweep at a time."""
 
     def __init__(self, estimates_s: Sequence[float]) -> None:
         self.estimates_s = list(estimates_s)
@@ -41,7 +44,7 @@ class SweepProgress:
         return duration(ahead)
 
     def show(self, phase: str) -> None:
-        """Draw the bar with what is being done now, cut so that the line does not wrap."""
+        """Draw the bar with the phase of the current cell, cut so that the line does not wrap."""
         left = self.left()
         count = f"{self.done}/{len(self.estimates_s)}"
         others = _BAR_WIDTH + len(count) + len(f"{left} left") + 3  # and a space between each two
@@ -52,14 +55,17 @@ class SweepProgress:
 
 
 _PLACE = ("tracking.", "prompt.", "device.threads")
-"""Words that say little of what a lone cell is, and at length."""
+"""Overrides that are left out of a lone cell's title: they are long and say little about it."""
 _sweep: SweepProgress | None = None
 _axes: set[str] | None = None
 
 
 @contextmanager
 def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
-    """Show the progress of that many cells while inside, each named by its place on the axes."""
+    """Show the progress of a sweep whose cells take ``estimates_s`` seconds each, while inside.
+
+    Each cell is named by its values of ``axes``.
+    """
     global _sweep
     _sweep = SweepProgress(estimates_s)
     with named_by(axes), _sweep._bar if console.is_terminal else _nothing():
@@ -71,7 +77,7 @@ def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
 
 @contextmanager
 def named_by(axes: set[str]) -> Iterator[None]:
-    """Name cells by their place on the axes of a sweep while inside."""
+    """Name each cell by its values of ``axes``, the keys that a sweep varies, while inside."""
     global _axes
     _axes = axes
     try:
@@ -81,7 +87,7 @@ def named_by(axes: set[str]) -> Iterator[None]:
 
 
 class CellProgress:
-    """The phases of one cell."""
+    """Shows the phases of one cell, and in the end its outcome."""
 
     def __init__(self, place: Place) -> None:
         names = place.overrides
@@ -105,11 +111,11 @@ class CellProgress:
             console.print(text, end="\r", soft_wrap=False)
 
     def done_before(self, outcome: str) -> None:
-        """Leave a line that says that it need not run."""
+        """Print a line that says that the cell was done before and is not run."""
         self.finished(CellResult(outcome, headline="done before"))
 
     def finished(self, result: CellResult) -> None:
-        """Leave a line that says how it went."""
+        """Print a line with the outcome of the cell."""
         if _sweep:
             _sweep.done += 1
             count = f"{_sweep.done}/{len(_sweep.estimates_s)} "

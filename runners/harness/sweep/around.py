@@ -1,6 +1,6 @@
-"""Around a benchmark sweep's cells: its plan before, its tables after.
+"""What is done before and after the cells of a benchmark sweep: estimate and plan, then tables.
 
-The sweep's folder holds sweep.json, tables/, and one folder a cell.
+The sweep's folder holds sweep.json, tables/, and a folder for each cell.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def prepared(sweep: Sweep) -> Sweep:
-    """``sweep``, or the old one that goes on with resume=true; plan=true shows it and leaves."""
+    """The sweep that will run: ``sweep``, or with resume=true the older one to go on with.
+
+    With plan=true it is shown and the process ends (SystemExit).
+    """
     asked: BenchConfig = sweep.configs[0]
     if not (asked.resume or asked.plan):
         return sweep
@@ -53,7 +56,9 @@ def prepared(sweep: Sweep) -> Sweep:
 
 @contextmanager
 def tracked(sweep: Sweep) -> Iterator[None]:
-    """Say what comes and how long it may take; then the cells run inside, tracked."""
+    """Print the number of cells and how long they will take; they run inside, tracked by MLflow
+    and with a progress bar.
+    """
     from runners.harness.measure.subject import missing_device
     from runners.harness.sweep.plan_report import obstacle
 
@@ -89,7 +94,7 @@ def write_tables(store: Store, folder: Path) -> list["Table"]:
 
 
 def _show_tables(store: Store, folder: Path) -> str:
-    """Write the sweep's tables down and print them; returns what its cells came to."""
+    """Write and print the sweep's tables; returns the outcome of the sweep."""
     from runners.harness.report import render
 
     for table in write_tables(store, folder):

@@ -125,6 +125,7 @@ def estimate(configs: Sequence[BenchConfig], left_out: Collection[int] = ()) -> 
         threads: calibrate(threads, precisions)
         for threads in {configs[n].device.threads for n in running} or {None}
     }
+    slowness = median(machine.slowness for machine in machines.values())
     times, code = compiling.past(), set[str]()
     cells = []
     for n, config in enumerate(configs):
@@ -133,10 +134,9 @@ def estimate(configs: Sequence[BenchConfig], left_out: Collection[int] = ()) -> 
             continue
         missing = [part for part in compiling.missing(config, times) if part.key not in code]
         code |= {part.key for part in missing}
-        compile_s = sum(times.expected_s(part) for part in missing)
+        compile_s = sum(times.expected_s(part, slowness) for part in missing)
         seconds = estimate_s(config, machines[config.device.threads])
         cells.append(Estimate(seconds + compile_s, compile_s, len(missing)))
-    slowness = median(machine.slowness for machine in machines.values())
     return Total(cells, _AROUND_S * slowness)
 
 

@@ -1,4 +1,4 @@
-"""What a command would run, without running it: each cell, what it takes, what is in its way."""
+"""plan=true: a table of the cells that a command would run, with bytes, seconds and obstacles."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from runners.harness.tables.table import Table
 
 
 def show(sweep: Sweep, old: Path | None) -> None:
-    """Print the cells of ``sweep``; those done in the sweep ``old`` need not run again."""
+    """Print the plan of ``sweep``; ``old`` is the folder of the earlier sweep, if any."""
     table = plan(sweep, old)
     render.show(table)
 
@@ -49,7 +49,7 @@ def plan(sweep: Sweep, old: Path | None) -> Table:
 
 
 def obstacle(config: BenchConfig) -> str:
-    """Why a cell cannot run here; empty where it can."""
+    """Why a cell cannot run here; empty if it can."""
     missing = subject.missing_device(config.device.kind)
     return missing or subject.obstacle(config, torch.device(config.device.kind))[1]
 
