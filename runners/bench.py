@@ -9,7 +9,7 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
-from runners.harness.config.paths import config_groups, group_options
+from runners.harness.config.presets import with_groups
 from runners.harness.config.schema import BenchConfig
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint, Finished
@@ -25,14 +25,12 @@ usage: python -m runners.bench [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.bench batch.size=12 length.new_tokens=100
 
 groups:
+other keys: seed, round, checkpoint, prompt.tokens|text|file, resume=true (goes on with a sweep that
+was stopped), plan=true (says what would run and how long it would take), tracking.dir|uri, and
+every field of a group by value; `--cfg job` prints the config that a command composes to.
+exit status: 0 every cell is ok or skipped; 1 one failed, ran out of memory or mismatched, or did
+not reach MLflow; 2 the command is wrong, and nothing was run; 130 Ctrl-C; 143 SIGTERM
 """
-
-
-_OTHER_KEYS = (
-    "other keys: seed, round, checkpoint, prompt.tokens|text|file, resume=true (goes on with a",
-    "sweep that was stopped), plan=true (says what would run), tracking.dir|uri, and every field",
-    "of a group by value; `--cfg job` prints the config that a command composes to.",
-)
 
 
 def job(cfg: DictConfig) -> Finished:
@@ -40,16 +38,11 @@ def job(cfg: DictConfig) -> Finished:
     return run_job(KINDS["bench"], to_config(cfg, BenchConfig))
 
 
-def _usage() -> str:
-    groups = [f"  {name:10} {', '.join(group_options(name))}" for name in sorted(config_groups())]
-    return "\n".join([USAGE.rstrip(), *groups, "", *_OTHER_KEYS])
-
-
 BENCH = EntryPoint(
     "bench",
     job,
     BenchConfig,
-    _usage,
+    lambda: with_groups(USAGE.rstrip(), "bench", BenchConfig),
     check=KINDS["bench"].check,
     prepare="runners.harness.sweep.around:prepared",
     around="runners.harness.sweep.around:tracked",

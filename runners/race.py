@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
+from runners.harness.config.presets import with_groups
 from runners.harness.config.text_schema import RaceConfig
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint, Finished
@@ -26,9 +27,11 @@ usage: python -m runners.race [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.race device=cuda cache=static       elsewhere, with another cache
   python -m runners.race "prompt.text=My dear Watson"
 
-groups: model, device, length, cache (rolling, static), engine, precision
+groups:
+cache=none is the other side of every race, and no option here.
 keys: prompt.text|file, checkpoint, device.threads, length.new_tokens; `--cfg job` prints them all.
 Where the output is no terminal, there is no replay: the summary is all. Nothing is tracked.
+exit status: 0 both were shown; 1 it failed; 2 the command is wrong; 130 Ctrl-C; 143 SIGTERM
 """
 
 
@@ -56,7 +59,7 @@ RACE = EntryPoint(
     "race",
     job,
     RaceConfig,
-    lambda: USAGE.rstrip(),
+    lambda: with_groups(USAGE.rstrip(), "race", RaceConfig),
     check="runners.harness.config.checks:check_text",
     alone="a race is one run on one screen, and there is no second one to set beside it; leave it "
     "out, or measure many with python -m runners.bench -m",

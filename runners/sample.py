@@ -10,6 +10,7 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
+from runners.harness.config.presets import with_groups
 from runners.harness.config.text_schema import SampleConfig
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint, Finished
@@ -23,14 +24,16 @@ usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.sample prompt.text='It was a' seed=2 length.new_tokens=200
   python -m runners.sample prompt.file=opening.txt                a text exact to the byte
   python -m runners.sample prompt.jsonl=prompts.jsonl             several; a line is {"prompt": "…"}
-  python -m runners.sample -m experiment=sampling                 six settings side by side
+  python -m runners.sample -m experiment=sampling                 eight settings side by side
   python -m runners.sample -m sampler=greedy,t0.7 seed=1,2,3
 
-groups: model, device, length, cache, sampler, engine, precision
+groups:
 keys: checkpoint (holmes; a name, a training run's id, a folder), prompt.text|file|jsonl, stop (a
 string that ends the text; $'\\n' is a line feed in bash and zsh, null is none), seed,
 tracking.dir|uri, and every field of a group by value; `--cfg job` prints the config that a command
 composes to.
+exit status: 0 every text is written; 1 one failed or did not reach MLflow; 2 the command is wrong,
+and nothing was run; 130 Ctrl-C; 143 SIGTERM
 """
 
 
@@ -44,7 +47,7 @@ SAMPLE = EntryPoint(
     "sample",
     job,
     SampleConfig,
-    lambda: USAGE.rstrip(),
+    lambda: with_groups(USAGE.rstrip(), "sample", SampleConfig),
     check=KINDS["sample"].check,
     around="runners.harness.text.grid:tracked",
     keeps=True,

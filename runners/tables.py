@@ -33,6 +33,7 @@ usage: python -m runners.tables [sweep=latest] [table=all] [where='...'] [format
   limit    rows of table=runs, 50
   format   rich (terminal), md, csv, json
   tracking.dir, tracking.uri    where to look
+exit status: 0 the tables are shown; 2 the command is wrong, or there is no such run
 """
 
 

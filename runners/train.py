@@ -9,6 +9,7 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
+from runners.harness.config.presets import with_groups
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint, Finished
@@ -23,10 +24,12 @@ usage: python -m runners.train [-m] corpus.path=FILE [GROUP=OPTION ...] [KEY=VAL
   python -m runners.train experiment=holmes resume=ID         go on where run ID stopped
   python -m runners.train -m experiment=holmes train.lr=1e-3,3e-3
 
-groups: model, device, sampler (of the samples of text)
+groups:
 keys: train.steps|batch|lr|min_lr|warmup_steps|weight_decay|grad_clip|dropout|eval_every|
 sample_every|sample_prompt|autocast|compile|stop_after, corpus.path|held_out, seed, out, resume,
 tracking.dir|uri; `--cfg job` prints the config that a command composes to.
+exit status: 0 trained, up to train.stop_after if that is set; 1 it failed or did not reach MLflow;
+2 the command is wrong, and nothing was run; 130 Ctrl-C; 143 SIGTERM (both go on with resume=ID)
 """
 
 
@@ -39,7 +42,7 @@ TRAIN = EntryPoint(
     "train",
     job,
     TrainConfig,
-    lambda: USAGE.rstrip(),
+    lambda: with_groups(USAGE.rstrip(), "train", TrainConfig),
     check=KINDS["train"].check,
     prepare="runners.harness.train.inputs:prepared",
     around="runners.harness.launch.tracked:named_sweep",

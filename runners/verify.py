@@ -9,6 +9,7 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
+from runners.harness.config.presets import with_groups
 from runners.harness.config.text_schema import VerifyConfig
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint, Finished
@@ -24,7 +25,7 @@ usage: python -m runners.verify [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.verify -m fault=rope,mask,window
   python -m runners.verify prompt.file=opening.txt length.new_tokens=300
 
-groups: model, device, length, precision
+groups:
 keys: check (all, cache, sampler), fault (none, rope, mask, window), checkpoint (holmes; a name, a
 training run's id, a folder), prompt.text|file, seed, tracking.dir|uri, and every field of a group
 by value; `--cfg job` prints the config that a command composes to.
@@ -41,7 +42,7 @@ VERIFY = EntryPoint(
     "verify",
     job,
     VerifyConfig,
-    lambda: USAGE.rstrip(),
+    lambda: with_groups(USAGE.rstrip(), "verify", VerifyConfig),
     check=KINDS["verify"].check,
     around="runners.harness.launch.tracked:named_sweep",
     keeps=True,

@@ -122,7 +122,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Cells are ok at once, and nothing is measured: the configs of those that ran, in order."""
     from runners.harness.measure import cell
     from runners.harness.measure.result import CellResult
-    from runners.harness.sweep import around, plan
+    from runners.harness.sweep import plan
 
     ran: list[Any] = []
 
@@ -131,7 +131,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return CellResult("ok", metrics={"output_tok_per_s": 100.0})
 
     monkeypatch.setattr(cell, "run_cell", run_cell)
-    monkeypatch.setattr(around, "calibrate", lambda: plan.Machine(1e-4, 1e9))
+    monkeypatch.setattr(plan, "calibrate", lambda *_: plan.Machine(1e-4, 1e9))
     return ran
 
 

@@ -14,6 +14,12 @@ def complain(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def starting(loads: str) -> None:
+    """Say on a terminal why nothing else is said for some seconds."""
+    if console.is_terminal:
+        console.print(f"starting: loading {loads}", style="dim")
+
+
 def reader_gone() -> None:
     """Standard output has no reader any more (``| head``): the rest is said to nobody."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

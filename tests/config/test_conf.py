@@ -20,7 +20,7 @@ OPTIONS = {
     "model": ["base", "nano", "small", "tiny"],
     "device": ["cpu", "cuda", "mps"],
     "batch": ["1", "16", "2", "32", "4", "64", "8"],
-    "length": ["1024", "256", "60", "600", "64"],
+    "length": ["1024", "256", "64"],
     "cache": ["none", "rolling", "static"],
     "sampler": [
         "greedy",

@@ -26,7 +26,7 @@ from runners.harness.measure.result import CellResult
 from runners.harness.report import render
 from runners.harness.store import disk
 from runners.harness.store.tracking import Store
-from runners.harness.sweep import around, plan
+from runners.harness.sweep import plan
 from runners.harness.tables.frames import cache_speedup, cells
 from tests.train_command import Ended
 from tinygpt.cache import RollingCache, Step, _Positions
@@ -48,7 +48,7 @@ ARTEFACTS = {
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU, whose speed need not be measured."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(around, "calibrate", lambda: plan.Machine(1e-4, 1e9))
+    monkeypatch.setattr(plan, "calibrate", lambda *_: plan.Machine(1e-4, 1e9))
 
 
 def folders(results: Path) -> list[Path]:

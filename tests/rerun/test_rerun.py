@@ -12,7 +12,7 @@ import torch
 
 from runners.harness.measure import cell
 from runners.harness.store.tracking import Store
-from runners.harness.sweep import around, plan
+from runners.harness.sweep import plan
 from tests import text_checkpoint
 from tests.small_text import KEYS, MODEL
 from tests.text_checkpoint import generations
@@ -97,7 +97,7 @@ def results(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def bench(entry: Entry, results: Path) -> Again:
     """A sweep of greedy and sampled cells, batch 1 and 4."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(around, "calibrate", lambda: plan.Machine(1e-4, 1e9))
+        patch.setattr(plan, "calibrate", lambda *_: plan.Machine(1e-4, 1e9))
         ended = entry("bench", results, "-m", "sampler=greedy,t1.0", "batch=1,4", *NANO)
     assert ended.status == 0, ended.err
     return Again.of("bench", entry, results, only(results / "sweeps"))

@@ -22,7 +22,7 @@ from runners.harness.measure import cell, fingerprint, subject
 from runners.harness.measure.result import CellResult
 from runners.harness.store.disk import TRACKED
 from runners.harness.store.tracking import Store
-from runners.harness.sweep import around, plan, resume
+from runners.harness.sweep import plan, resume
 from runners.harness.tables.frames import cells
 from tests import small_text
 from tests.train_command import Ended
@@ -61,7 +61,7 @@ class Planted:
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     found = Planted()
     monkeypatch.setattr(cell, "run_cell", found)
-    monkeypatch.setattr(around, "calibrate", lambda: plan.Machine(1e-4, 1e9))
+    monkeypatch.setattr(plan, "calibrate", lambda *_: plan.Machine(1e-4, 1e9))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     return found
 

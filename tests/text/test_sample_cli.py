@@ -159,9 +159,9 @@ def test_the_defaults_are_the_posts(sample: Sample, asked: list[SampleConfig]) -
     assert (config.length.new_tokens, config.device.kind) == (60, "cpu")
 
 
-def test_the_preset_is_the_posts_grid() -> None:
+def test_the_preset_is_the_readmes_grid() -> None:
     preset = yaml.safe_load((ROOT / "conf/experiment/sampling.yaml").read_text(encoding="utf-8"))
-    axes = {"sampler": "greedy,t0.7,t1.0,t1.5,topp0.9,penalty1.3"}
+    axes = {"sampler": "greedy,t0.5,t0.7,t0.8_topp0.9,t1.0,topp0.9,t1.5,penalty1.3"}
     assert preset == {"hydra": {"sweeper": {"params": axes}}}
 
 

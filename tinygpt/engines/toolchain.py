@@ -5,6 +5,7 @@ turns its errors into messages of one line.
 """
 
 import getpass
+import logging
 import os
 import platform
 import re
@@ -17,6 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for torch's warning that a CUDA toolkit is installed and no GPU is there: torch logs it
+    whenever it looks for a compiler, for a CPU as well, and it would cross a progress bar.
+    """
+    return not str(record.msg).startswith("No CUDA runtime is found")
+
+
+logging.getLogger("torch.utils.cpp_extension").addFilter(_is_news)
 
 TILE_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 """The compiler's options that Inductor uses on a processor with tile units."""

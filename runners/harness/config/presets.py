@@ -1,4 +1,6 @@
-"""Files of conf/experiment that are for another entry point: said in one line, before Hydra says
+"""What conf/ offers an entry point: its groups, for ``--help``, and which experiments are for it.
+
+A file of conf/experiment that is for another entry point is refused in one line, before Hydra says
 that it knows no such key.
 """
 
@@ -20,6 +22,28 @@ def foreign_keys(preset: str, schema: type) -> list[str]:
     return sorted(keys - {field.name for field in fields(schema)})
 
 
+def fitting(schema: type) -> list[str]:
+    """The experiments that set nothing but what ``schema`` has."""
+    return [name for name in group_options("experiment") if not foreign_keys(name, schema)]
+
+
+def with_groups(usage: str, entry: str, schema: type) -> str:
+    """``usage`` with the options of each group of conf/ENTRY.yaml below its line ``groups:``, the
+    default marked.
+    """
+    content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{entry}.yaml"))
+    chosen = [item for item in content["defaults"] if isinstance(item, dict)]
+    rows = []
+    for group, default in (pair for item in chosen for pair in item.items()):
+        options = fitting(schema) if group == "experiment" else group_options(group)
+        if not options:
+            continue
+        marked = [f"{option}*" if option == default else option for option in options]
+        by_value = [f"{group}.{key}={value}*" for key, value in content.get(group, {}).items()]
+        rows.append(f"  {group:11} {'  '.join([*marked, *by_value])}")
+    return usage.replace("groups:\n", "\n".join(["groups (* the default):", *rows, ""]))
+
+
 def misplaced(entry: str, schema: type, arguments: Sequence[str]) -> str:
     """Why an experiment=NAME among the arguments cannot be for ``entry``; empty if it can."""
     options = group_options("experiment")
@@ -28,7 +52,7 @@ def misplaced(entry: str, schema: type, arguments: Sequence[str]) -> str:
         for preset in values.split(",") if key == "experiment" else ():
             foreign = foreign_keys(preset, schema) if preset in options else []
             if foreign:
-                own = [name for name in options if not foreign_keys(name, schema)]
+                own = fitting(schema)
                 return (
                     f"experiment={preset}: is for another command: it sets {', '.join(foreign)}, "
                     f"which {entry} does not have; {entry} takes {', '.join(own) or 'none of them'}"

@@ -1,4 +1,7 @@
-"""What a person sees while cells run. Nothing is drawn from a thread or inside timed code."""
+"""The progress that a terminal shows while cells run.
+
+Nothing is drawn from a thread or inside timed code, so that drawing does not disturb measuring.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -11,11 +14,12 @@ from runners.harness.measure.result import CellResult
 from runners.harness.store.disk import Place
 from runners.harness.terminal import console, duration
 
+_BAR_WIDTH = 20
 _STYLE = {"ok": "green", "skipped": "yellow"}
 
 
 class SweepProgress:
-    """How far a sweep is; one a process."""
+    """The progress of a sweep, as a bar; a process has one sweep at a time."""
 
     def __init__(self, estimates_s: Sequence[float]) -> None:
         self.estimates_s = list(estimates_s)
@@ -23,7 +27,7 @@ class SweepProgress:
         self.started = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=_BAR_WIDTH),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]} left"),
             console=console,
@@ -40,20 +44,28 @@ class SweepProgress:
         return duration(ahead)
 
     def show(self, phase: str) -> None:
-        """Draw the bar with what is being done now."""
-        self._bar.update(self._task, description=phase, completed=self.done, left=self.left())
+        """Draw the bar with the phase of the current cell, cut so that the line does not wrap."""
+        left = self.left()
+        count = f"{self.done}/{len(self.estimates_s)}"
+        others = _BAR_WIDTH + len(count) + len(f"{left} left") + 3  # and a space between each two
+        text = Text(phase)
+        text.truncate(max(console.width - others, 10), overflow="ellipsis")
+        self._bar.update(self._task, description=text.plain, completed=self.done, left=left)
         self._bar.refresh()
 
 
 _PLACE = ("tracking.", "prompt.", "device.threads")
-"""Words that say little of what a lone cell is, and at length."""
+"""Overrides that are left out of a lone cell's title: they are long and say little about it."""
 _sweep: SweepProgress | None = None
 _axes: set[str] | None = None
 
 
 @contextmanager
 def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
-    """Show the progress of that many cells while inside, each named by its place on the axes."""
+    """Show the progress of a sweep whose cells take ``estimates_s`` seconds each, while inside.
+
+    Each cell is named by its values of ``axes``.
+    """
     global _sweep
     _sweep = SweepProgress(estimates_s)
     with named_by(axes), _sweep._bar if console.is_terminal else _nothing():
@@ -65,7 +77,7 @@ def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
 
 @contextmanager
 def named_by(axes: set[str]) -> Iterator[None]:
-    """Name cells by their place on the axes of a sweep while inside."""
+    """Name each cell by its values of ``axes``, the keys that a sweep varies, while inside."""
     global _axes
     _axes = axes
     try:
@@ -75,7 +87,7 @@ def named_by(axes: set[str]) -> Iterator[None]:
 
 
 class CellProgress:
-    """The phases of one cell."""
+    """Shows the phases of one cell, and in the end its outcome."""
 
     def __init__(self, place: Place) -> None:
         names = place.overrides
@@ -94,14 +106,16 @@ class CellProgress:
         if _sweep:
             _sweep.show(f"{self.title}: {phase}")
         else:
-            console.print(f"{self.title}: {phase}   ", end="\r", soft_wrap=False)
+            text = Text(f"{self.title}: {phase}")
+            text.truncate(console.width - 1, overflow="ellipsis", pad=True)
+            console.print(text, end="\r", soft_wrap=False)
 
     def done_before(self, outcome: str) -> None:
-        """Leave a line that says that it need not run."""
+        """Print a line that says that the cell was done before and is not run."""
         self.finished(CellResult(outcome, headline="done before"))
 
     def finished(self, result: CellResult) -> None:
-        """Leave a line that says how it went."""
+        """Print a line with the outcome of the cell."""
         if _sweep:
             _sweep.done += 1
             count = f"{_sweep.done}/{len(_sweep.estimates_s)} "

@@ -5,6 +5,7 @@ and checks all of them first. ``round`` is the slowest axis wherever it stands, 
 interleaved and the machine's drift hits all of them alike.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from hydra.core.utils import JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from runners.harness import terminal
+from runners.harness.config import filters
 from runners.harness.config.conversion import before_anything_runs
 from runners.harness.errors import UsageError
 from runners.harness.launch import folders
@@ -24,7 +27,14 @@ if TYPE_CHECKING:
 
 
 class CheckBeforeRun(Callback):
-    """Checks a lone job before Hydra makes its folder."""
+    """Checks a lone job before Hydra makes its folder.
+
+    It also carries ``leave_out`` (conf/harness.yaml), a preset's own key, from the composed config
+    to the sweeper: Hydra passes it here, and its own sweeper takes no further keys.
+    """
+
+    def __init__(self, leave_out: Sequence[str] = ()) -> None:
+        pass
 
     @before_anything_runs()
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -37,6 +47,7 @@ class CheckBeforeRun(Callback):
         assert isinstance(words, list)
         folder = Path(config.hydra.run.dir).absolute()
         folders.check_job(entry, config.hydra)
+        _starting(checked)
         sweep = entry.prepared(Sweep(folder, words, [words], [checked], lone=True))
         folders.check_sweep(entry, sweep)
 
@@ -65,17 +76,51 @@ def _prepared(self: "BasicSweeper", arguments: list[str]) -> Sweep:
     overrides = parser.parse_overrides(self._parse_config() + list(arguments))
     overrides.sort(key=lambda override: override.key_or_group != "round")
     jobs = self.split_arguments(overrides, None)[0]
+    typed = {override.key_or_group for override in parser.parse_overrides(list(arguments))}
+    jobs = meant(jobs, self.config.hydra.callbacks.check.leave_out, typed)
     folder = Path(self.config.hydra.sweep.dir).absolute()
     configs = []
     for job in jobs:
         composed = loader.load_sweep_config(self.config, job)
         configs.append(entry.checked(composed))
         folders.check_job(entry, composed.hydra, folder)
+    _starting(configs[0])
     sweep = entry.prepared(Sweep(folder, list(arguments), jobs, configs))
     folders.check_sweep(entry, sweep)
     if sweep.folder != folder:
         _use_id(self.config, sweep.folder.name)
     return sweep
+
+
+def _starting(config: Any) -> None:
+    if hasattr(config, "device"):  # a model will run
+        terminal.starting("torch and MLflow")
+
+
+def meant(jobs: list[list[str]], leave_out: Sequence[str], typed: set[str]) -> list[list[str]]:
+    """The jobs of a sweep without the combinations that its preset leaves out.
+
+    ``leave_out`` has one or more conditions on the axes in each text, such as
+    ``engine=compiled and cache=rolling``. A job goes where all conditions of a text fit, unless the
+    user typed every key that the text names: what was asked for by name stays, and is told.
+    """
+    kept = jobs
+    for text in leave_out:
+        conditions = filters.parse(text)
+        if {condition.key for condition in conditions} <= typed:
+            continue
+        kept = [job for job in kept if not _fits(job, conditions)]
+    if not kept:
+        raise UsageError(
+            f"the preset leaves out every cell of this command ({'; '.join(leave_out)}); type the "
+            "options of all groups named there to run them all the same"
+        )
+    return kept
+
+
+def _fits(job: list[str], conditions: list[filters.Condition]) -> bool:
+    facts = {key: filters.values(value) for key, _, value in (word.partition("=") for word in job)}
+    return all(condition.key in facts and condition.fits(facts) for condition in conditions)
 
 
 def _use_id(config: DictConfig, identity: str) -> None:

@@ -1,6 +1,6 @@
-"""Around a benchmark sweep's cells: its plan before, its tables after.
+"""What is done before and after the cells of a benchmark sweep: estimate and plan, then tables.
 
-The sweep's folder holds sweep.json, tables/, and one folder a cell.
+The sweep's folder holds sweep.json, tables/, and a folder for each cell.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,17 @@ from runners.harness.launch.entry import Sweep
 from runners.harness.launch.run import JobResult
 from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.store.tracking import Store, TrackingError, open_store
-from runners.harness.sweep.plan import calibrate, estimate_s
-from runners.harness.terminal import duration
+from runners.harness.sweep.plan import estimate
 
 if TYPE_CHECKING:
     from runners.harness.tables.table import Table
 
 
 def prepared(sweep: Sweep) -> Sweep:
-    """``sweep``, or the old one that goes on with resume=true; plan=true shows it and leaves."""
+    """The sweep that will run: ``sweep``, or with resume=true the older one to go on with.
+
+    With plan=true it is shown and the process ends (SystemExit).
+    """
     asked: BenchConfig = sweep.configs[0]
     if not (asked.resume or asked.plan):
         return sweep
@@ -55,46 +57,30 @@ def prepared(sweep: Sweep) -> Sweep:
 
 @contextmanager
 def tracked(sweep: Sweep) -> Iterator[None]:
-    """Say what comes and how long it may take; then the cells run inside, tracked."""
-    from runners.harness.measure.subject import engine_plan, missing_device
+    """Print the number of cells and how long they will take; they run inside, tracked by MLflow
+    and with a progress bar.
+    """
+    from runners.harness.measure.subject import missing_device
     from runners.harness.sweep.plan_report import obstacle
-    from tinygpt.engines import engine_class
 
-    with tracked_sweep("bench", sweep, _show_tables):
-        machine = calibrate()
-        absent = {kind: missing_device(kind) for kind in ("cuda", "mps")}
-        blocked = [bool(obstacle(cell)) for cell in sweep.configs]
-        estimates = [
-            0.1 if n in sweep.done or blocked[n] else estimate_s(cell, machine)
-            for n, cell in enumerate(sweep.configs)
-        ]
-        axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
-        terminal.console.print(
-            f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), "
-            f"about {duration(sum(estimates))}"
-        )
-        for kind, reason in absent.items():
-            skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
-            if skipped:
-                terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
-        running = [c for c, b in zip(sweep.configs, blocked, strict=True) if not b]
-        plans = [(c.engine.kind, engine_plan(c)) for c in running]
-        distinct = {repr(plan): plan for plan in plans}.values()  # many cells run the same code
-        code = [made for kind, plan in distinct for made in engine_class(kind).code(plan)]
-        missing = {made.key for made in code if not made.kept}
-        if missing:
-            terminal.console.print(
-                f"and up to a minute of compiling for each of {len(missing)} pieces of code, which "
-                "are kept for later runs"
-            )
-        with progress.sweep(estimates, set(sweep.axes)):
-            try:
-                yield
-            except KeyboardInterrupt:
-                terminal.console.print(
-                    "stopped; the same command with resume=true goes on from here"
-                )
-                raise
+    absent = {kind: missing_device(kind) for kind in ("cuda", "mps")}
+    idle = {n for n, cell in enumerate(sweep.configs) if n in sweep.done or obstacle(cell)}
+    total = estimate(sweep.configs, idle)
+    axes = " x ".join(f"{key} {', '.join(values)}" for key, values in sweep.axes.items())
+    terminal.console.print(
+        f"sweep {sweep.folder.name}: {len(sweep.configs)} cells ({axes or 'no axis'}), {total}"
+    )
+    for kind, reason in absent.items():
+        skipped = sum(reason != "" and cell.device.kind == kind for cell in sweep.configs)
+        if skipped:
+            terminal.console.print(f"{skipped} of them on {kind} cannot run: {reason}")
+    shown = progress.sweep([cell.seconds for cell in total.cells], set(sweep.axes))
+    with tracked_sweep("bench", sweep, _show_tables), shown:
+        try:
+            yield
+        except KeyboardInterrupt:
+            terminal.console.print("stopped; the same command with resume=true goes on from here")
+            raise
 
 
 def write_tables(store: Store, folder: Path) -> list["Table"]:
@@ -109,7 +95,7 @@ def write_tables(store: Store, folder: Path) -> list["Table"]:
 
 
 def _show_tables(store: Store, folder: Path) -> str:
-    """Write the sweep's tables down and print them; returns what its cells came to."""
+    """Write and print the sweep's tables; returns the outcome of the sweep."""
     from runners.harness.report import render
 
     for table in write_tables(store, folder):

@@ -1,4 +1,4 @@
-"""What a command would run, without running it: each cell, what it takes, what is in its way."""
+"""plan=true: a table of the cells that a command would run, with bytes, seconds and obstacles."""
 
 from pathlib import Path
 
@@ -9,39 +9,39 @@ from runners.harness.config.schema import BenchConfig
 from runners.harness.launch.entry import Sweep
 from runners.harness.measure import subject
 from runners.harness.report import render
-from runners.harness.sweep.plan import calibrate, estimate_s
+from runners.harness.sweep.plan import estimate
 from runners.harness.tables.table import Table
-from runners.harness.terminal import duration
 
 
 def show(sweep: Sweep, old: Path | None) -> None:
-    """Print the cells of ``sweep``; those done in the sweep ``old`` need not run again."""
+    """Print the plan of ``sweep``; ``old`` is the folder of the earlier sweep, if any."""
     table = plan(sweep, old)
     render.show(table)
 
 
 def plan(sweep: Sweep, old: Path | None) -> Table:
-    """One row a cell: its place on the axes, its state, bytes and seconds expected."""
-    machine, rows = calibrate(), []
+    """One row a cell: its place on the axes, its state, the bytes it needs and the seconds it will
+    take, compiling included.
+    """
+    done = sweep.done if old is not None else set()
+    reasons = ["" if n in done else obstacle(config) for n, config in enumerate(sweep.configs)]
+    idle = {n for n, reason in enumerate(reasons) if n in done or reason}
+    total = estimate(sweep.configs, idle)
+    rows = []
     for n, (job, config) in enumerate(zip(sweep.jobs, sweep.configs, strict=True)):
-        done = old is not None and n in sweep.done
-        reason = "" if done else obstacle(config)
-        runs = not done and not reason
         rows.append(
             {
                 "cell": str(n),
                 **_place(sweep, job),
-                "state": "done" if done else "impossible" if reason else "to run",
+                "state": "done" if n in done else "impossible" if reasons[n] else "to run",
                 "needed_bytes": subject.needed_bytes(config).total,
-                "seconds": estimate_s(config, machine) if runs else 0.0,
-                "reason": f"done in {old.name}-{n}" if done and old else reason,
+                "seconds": 0.0 if n in idle else total.cells[n].seconds,
+                "reason": f"done in {old.name}-{n}" if n in done and old else reasons[n],
             }
         )
     frame = pd.DataFrame(rows)
     left = frame["state"].eq("to run")
-    footer = [
-        f"{left.sum()} of {len(frame)} cells to run, about {duration(frame['seconds'].sum())}"
-    ]
+    footer = [f"{left.sum()} of {len(frame)} cells to run" + (f", {total}" if left.any() else "")]
     if sweep.done and old:
         footer.append(f"resume=true goes on with sweep {old.name}; without it all are run anew")
     frame["seconds"] = frame["seconds"].where(left)
@@ -49,7 +49,7 @@ def plan(sweep: Sweep, old: Path | None) -> Table:
 
 
 def obstacle(config: BenchConfig) -> str:
-    """Why a cell cannot run here; empty where it can."""
+    """Why a cell cannot run here; empty if it can."""
     missing = subject.missing_device(config.device.kind)
     return missing or subject.obstacle(config, torch.device(config.device.kind))[1]
 

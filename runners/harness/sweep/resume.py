@@ -1,8 +1,8 @@
-"""Going on with a sweep that was stopped: which one, and which of its cells are done.
+"""Continuing a sweep that was stopped: which sweep it is, and which of its cells are done.
 
-A sweep is known by the set of its cells, in whatever order a command names them; a cell is done
-when its result is ``ok`` and has the hash that it would have now, so that changed code or weights
-are measured anew.
+Two sweeps are the same if they have the same set of cells, in any order. A cell is done if its
+result is ``ok`` and it was measured with the code and weights of today, as its hash tells; other
+cells are measured again.
 """
 
 import json
@@ -33,13 +33,13 @@ from tinygpt.model import GPT
 
 @dataclass(frozen=True)
 class Previous:
-    """A sweep of the same cells."""
+    """An earlier sweep of the same cells."""
 
     folder: Path
     digests: list[str]
-    """What each of its cells asks for, by number."""
+    """The digest of each cell's config, by number."""
     pid: int = 0
-    """The other process that it runs in at this moment; 0 if it does not."""
+    """The process in which it is running now; 0 if it is not running."""
 
 
 def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
@@ -59,7 +59,7 @@ def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
 
 
 def reopened(sweep: Sweep, old: Previous) -> Sweep:
-    """``sweep`` in the place of the old one, its jobs under the numbers they have there."""
+    """``sweep`` as a continuation of ``old``: with its folder, and its number for each job."""
     if old.pid and not sweep.configs[0].plan:
         raise UsageError(
             f"resume=true: sweep {old.folder.name} is running now, in process {old.pid}; wait "
@@ -77,7 +77,7 @@ def reopened(sweep: Sweep, old: Previous) -> Sweep:
 
 
 def finished(config: BenchConfig) -> Finished | None:
-    """The job that Hydra runs now, if it need not run: its place has its result."""
+    """The stored outcome of the job that Hydra runs now, if it is done already; else None."""
     if not config.resume:
         return None
     place = places.of_job()
@@ -96,7 +96,7 @@ def finished(config: BenchConfig) -> Finished | None:
 
 
 def _deliver(store: Store, place: Place) -> None:
-    """A result that was complete when its process was killed on the way to MLflow."""
+    """Log a complete result whose process was killed before it had reached MLflow."""
     there = store.search("bench", f"tags.`tinygpt.cell` = '{place.cell}'", limit=1)
     if not there or there[0].info.status == "RUNNING":
         store.log_cell(place.folder, there[0].info.run_id if there else "")
@@ -111,7 +111,7 @@ def is_done(folder: Path, config: BenchConfig) -> bool:
         return False
     try:
         return bool(cell["tags"].get("tinygpt.cell_hash") == _cell_hash(config))
-    except (ValueError, OSError):  # a checkpoint that is broken now: the cell says so when it runs
+    except (ValueError, OSError):  # the checkpoint is broken now, which the cell will report
         return False
 
 
@@ -124,7 +124,7 @@ def done_cells(folder: Path, configs: Mapping[int, BenchConfig]) -> set[int]:
 
 
 def _cell_hash(config: BenchConfig) -> str:
-    """The hash of a cell that has not run; empty where it cannot run here."""
+    """The hash that the cell would have if it ran now; empty if it cannot run here."""
     if subject.missing_device(config.device.kind):
         return ""
     notes: list[str] = []
@@ -139,13 +139,13 @@ def _cell_hash(config: BenchConfig) -> str:
 
 @lru_cache(maxsize=1)
 def _model(values: str) -> GPT:
-    """The weights of a run, made once for the cells in a row that share them."""
+    """The weights of a run; consecutive cells that share them get the same object."""
     config = from_dict(json.loads(values), RunConfig)
     return subject.make_model(config, torch.device(config.device.kind))
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A json file of ours; empty where there is none, or half of one."""
+    """The content of one of our JSON files; empty if it is missing or incomplete."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

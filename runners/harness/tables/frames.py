@@ -17,13 +17,14 @@ from typing import Any
 import pandas as pd
 
 from runners.harness import stats
+from runners.harness.config import filters
 from runners.harness.config.conversion import flatten, to_dict
 from runners.harness.config.grammar import text_keys
 from runners.harness.config.paths import config_groups, results_dir
 from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.store.find import find_part
 from runners.harness.store.tracking import Store, open_store
-from runners.harness.tables import filters, noise
+from runners.harness.tables import noise
 from tinygpt.config import CACHE_KINDS
 
 TEXT = (

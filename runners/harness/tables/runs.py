@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
+from runners.harness.config import filters
 from runners.harness.store import local as local_store
 from runners.harness.store.find import KINDS
 from runners.harness.store.tracking import Store, reaching
-from runners.harness.tables import filters
 from runners.harness.tables.table import Table
 
 EXPERIMENTS = (*KINDS, "train", "profiling")

@@ -19,7 +19,7 @@ from warnings import catch_warnings, simplefilter
 import torch
 from torch import Tensor, nn
 
-from tinygpt.engines import toolchain
+from tinygpt.engines import compile_times, toolchain
 from tinygpt.engines.base import Report, quiet
 from tinygpt.engines.compiled import tiles
 
@@ -65,6 +65,7 @@ def load(
         options = OPTIONS | (tiles.OPTIONS if tiled else {}) | toolchain.options()
         _compile(module, tuple(example), tuple(dynamic), options, path)
         seconds = perf_counter() - start
+        compile_times.add(_part(module, example, path), seconds)
     try:
         package = aoti_load_package(str(path), run_single_threaded=True)
     except RuntimeError:  # a damaged package, after a full disk or an interrupted copy, say
@@ -101,6 +102,22 @@ def _compile(
         with toolchain.readable_errors("engine=compiled"):
             aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
         new.replace(path)
+
+
+def _part(module: nn.Module, example: Sequence[Tensor], path: Path) -> compile_times.Part:
+    """What the time to compile ``module`` depends on."""
+    tensors = list(module.state_dict().values())
+    dtypes = {tensor.dtype for tensor in tensors}
+    precision = "int8" if torch.int8 in dtypes else "bf16" if torch.bfloat16 in dtypes else "fp32"
+    model = getattr(module, "config", None)
+    return compile_times.Part(
+        key=path.name,
+        kind=type(module).__name__.lower(),
+        layers=getattr(model, "n_layers", 1),
+        batch=len(example[0]),
+        precision=precision,
+        shape=compile_times.shape(model, tensors[0].device.type, torch.get_num_threads()),
+    )
 
 
 def kept(path: Path) -> bool:

@@ -1,0 +1,35 @@
+"""What a cell has to compile before it runs. The only place of the estimate that knows of engines
+that compile.
+"""
+
+from runners.harness.config.schema import BenchConfig
+from runners.harness.machine import environment
+from tinygpt.engines import compile_times
+from tinygpt.engines.compile_times import Part, Times
+
+
+def past() -> Times:
+    """What compiling took on this machine before."""
+    return compile_times.read()
+
+
+def parts(config: BenchConfig) -> list[Part]:
+    """The code that a cell runs: its step and the products of the limit, or its window."""
+    if config.engine.kind != "compiled" or config.length.new_tokens == 0:
+        return []
+    cached = config.cache.kind != "none"
+    threads = config.device.threads or environment.usable_cores()
+    shape = compile_times.shape(config.model, config.device.kind, threads)
+    precision = config.precision.kind
+    if not cached and precision == "int8":
+        precision = "fp32"  # the window's products are those of the model that prefills
+    model, batch = config.model, config.batch.size
+    return [
+        Part(f"{kind} {batch} {precision} {shape}", kind, model.n_layers, batch, precision, shape)
+        for kind in (("decodestep", "products") if cached else ("windowpass",))
+    ]
+
+
+def missing(config: BenchConfig, times: Times) -> list[Part]:
+    """Those that are not kept from before."""
+    return [part for part in parts(config) if not times.kept(part)]
