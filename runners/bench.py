@@ -51,10 +51,11 @@ def job(cfg: DictConfig) -> app.Finished:
 def _show(kept: "Kept") -> None:
     """A lone cell's row; those of a sweep are shown together, at its end."""
     from runners.harness.report import render
+    from runners.harness.tables.bench import bench_tables
     from runners.harness.tables.frames import cells
 
     if kept.tracked and kept.place.sweep is None:
-        render.show(render.bench_tables(cells(kept.place.cell, kept.store))[0])
+        render.show(bench_tables(cells(kept.place.cell, kept.store))[0])
 
 
 def _prepare(cells: app.Sweep) -> app.Sweep:

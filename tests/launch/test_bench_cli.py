@@ -23,10 +23,10 @@ from runners.harness.config.conversion import flatten
 from runners.harness.config.schema import BenchConfig
 from runners.harness.measure import gate, subject
 from runners.harness.measure.result import CellResult
-from runners.harness.report import render
 from runners.harness.store import disk
 from runners.harness.store.tracking import Store
 from runners.harness.sweep import around, plan
+from runners.harness.tables.bench import bench_tables
 from runners.harness.tables.frames import cache_speedup, cells
 from tests.train_command import Ended
 from tinygpt.cache import RollingCache, Step, _Positions
@@ -396,7 +396,7 @@ def test_a_lone_cell_is_a_sweep_of_one(
     assert Store(results).search("bench", "tags.`tinygpt.kind` = 'sweep'") == []
     frame = cells("latest", Store(results))
     assert list(frame["batch"]) == [4]
-    for table in render.bench_tables(frame)[1:]:
+    for table in bench_tables(frame)[1:]:
         (command,) = commands(table.empty)
         assert "batch=4" in command  # what fills it is that cell on another device, say
 

@@ -56,6 +56,12 @@ def all_text_keys() -> frozenset[str]:
     return frozenset[str]().union(*map(text_keys, SCHEMAS.values()))
 
 
+def needs_quotes(key: str, text: str) -> bool:
+    """Whether Hydra's grammar makes something else of a text unless it is in quotes."""
+    plain = key not in all_text_keys() or key in LIST_KEYS | RAW_KEYS
+    return not plain and bool(_GRAMMAR.match(text))
+
+
 def hint(key: str, quotes: bool = True) -> str:
     """How to give a value that Hydra does not carry as it is; whether in ``quotes`` it does."""
     ways = [f"put it into quotes of its own, \"{key}='…'\""] if quotes else []

@@ -6,7 +6,6 @@ The sweep's folder holds sweep.json, tables/, and one folder a cell.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runners.harness import terminal
 from runners.harness.config.schema import BenchConfig
@@ -17,9 +16,6 @@ from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.store.tracking import Store, TrackingError, open_store
 from runners.harness.sweep.plan import calibrate, estimate_s
 from runners.harness.terminal import duration
-
-if TYPE_CHECKING:
-    from runners.harness.tables.table import Table
 
 
 def prepared(sweep: Sweep) -> Sweep:
@@ -92,17 +88,6 @@ def tracked(sweep: Sweep) -> Iterator[None]:
                 raise
 
 
-def write_tables(store: Store, folder: Path) -> list["Table"]:
-    """Write a sweep's tables into its folder."""
-    from runners.harness.report import render
-    from runners.harness.tables.frames import cells
-
-    frame = cells(folder.name, store)
-    tables = render.bench_tables(frame)
-    render.write(folder / "tables", tables, frame)
-    return tables
-
-
 def _shape(cell: BenchConfig) -> str:
     """What compiled code is made for."""
     return repr((cell.model, cell.device, cell.batch, cell.cache, cell.precision))
@@ -110,8 +95,7 @@ def _shape(cell: BenchConfig) -> str:
 
 def _show_tables(store: Store, folder: Path) -> str:
     """Write the sweep's tables down and print them; returns what its cells came to."""
-    from runners.harness.report import render
+    from runners.harness.report import bench
 
-    for table in write_tables(store, folder):
-        render.show(table)
+    bench.show_tables(bench.write_tables(store, folder), folder.name, store)
     return outcome_of(folder)
