@@ -128,7 +128,7 @@ def _tell(config: TrainConfig, place: "Place", measured: "CellResult") -> None:
     elif done and measured.outcome in ("ok", "interrupted"):
         words = [w for w in place.overrides if not w.startswith(("resume=", "train.stop_after="))]
         print(f"stopped after step {done} of {config.train.steps}; this goes on from there:")
-        print(f"{train_report.command(words, private=True)} resume={place.cell}")
+        print(train_report.command([*words, f"resume={place.cell}"], private=True))
     for note in measured.notes:
         print(f"note: {note}", file=sys.stderr)
 

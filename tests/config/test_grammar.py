@@ -257,7 +257,7 @@ def test_what_the_grammar_cannot_carry_is_one_line(typed: str, hint: str) -> Non
         (r"prompt.file=a\,b", "\"prompt.file='…'\""),
         ("hydra.run.dir=~/x", "\"hydra.run.dir='…'\""),
         ("seed=???", "seed=???: is Hydra's sign for a missing value"),
-        ("batch.size=[", "batch.size=[: cannot be read as key=value"),
+        ("batch.size=[", "batch.size=[: the value cannot be read"),
     ],
 )
 def test_every_key_gets_its_own_hint_in_one_line(word: str, said: str) -> None:

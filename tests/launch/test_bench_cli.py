@@ -422,6 +422,18 @@ WRONG = [
     ("device=null", "device=null"),
     ("batch=[1,4]", "batch=[1,4]"),
     ("prompt.text=[a", "prompt.file=PATH"),
+    ("batch=12", "give it by value: batch.size=12"),
+    ("length=100", "give it by value: length.new_tokens=100"),
+    ("temperature=0.8", "temperature: no such key; did you mean sampler.temperature?"),
+    ("new_tokens=32", "new_tokens: no such key; did you mean length.new_tokens?"),
+    ("prompt=Hello", "give prompt.text=Hello"),
+    ("prompt=[a]", "prompt: takes no value, it has keys"),
+    ("tracking=/x", "give tracking.dir=/x"),
+    ("batch=[1", "brackets and quotes come in pairs"),
+    ("batch='1", "brackets and quotes come in pairs"),
+    ("batch", "batch: has no value; give batch=VALUE"),
+    ("=3", "=3: has no key"),
+    ("~batch", "no group can be left out"),
 ]
 
 
@@ -439,6 +451,7 @@ def test_h4_wrong_input_is_one_line_and_nothing_is_made(
     assert err.startswith("bench: ")
     for word in said.split(", ") if "choose" in said else [said]:
         assert word in err
+    assert not re.search("viable|Lexer|Dict|subclass", err), "words of Hydra's inside"
     assert len(err) < 400
     assert instant == []
     assert nothing_was_made(results)

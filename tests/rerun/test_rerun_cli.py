@@ -260,7 +260,7 @@ def test_a_file_that_is_no_config_is_one_line(
         (["run=xb", "experiment=post"], "experiment=post: is for another command"),
         (["run=xb", "strict=perhaps"], "strict: "),
         (["run=xb", "batch.sise=4"], "batch.sise: no such key"),
-        (["run=xb", "batch.size=["], "batch.size=[: cannot be read as key=value"),
+        (["run=xb", "batch.size=["], "batch.size=[: the value cannot be read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -3,10 +3,16 @@
 import re
 from dataclasses import dataclass, field
 
+from runners.harness.config.commands import command
 from runners.harness.config.schema import PATH, TrackingConfig
 from tinygpt.config import require
 
 FORMATS = ("rich", "md", "csv", "json")
+
+
+def _ids(tracking: TrackingConfig) -> str:
+    shown = command("tables", "table=runs", folder=tracking.dir, uri=tracking.uri or "")
+    return f"`{shown}` lists the ids"
 
 
 @dataclass(kw_only=True)
@@ -63,8 +69,7 @@ class RerunConfig:
     def __post_init__(self) -> None:
         require(
             (self.run is None) != (self.config is None),
-            "run=ID or config=FILE: give one of them; `python -m runners.tables table=runs` lists "
-            "the ids",
+            f"run=ID or config=FILE: give one of them; {_ids(self.tracking)}",
         )
         require(self.run != "", "run= is empty: give an id, or latest")
 
@@ -89,7 +94,7 @@ class CompareConfig:
         require(
             not missing,
             f"{' '.join(missing)}: give the id of the run or sweep, its beginning, or latest; "
-            "`python -m runners.tables table=runs` lists the ids",
+            + _ids(self.tracking),
         )
         require(
             self.format in FORMATS, f"format={self.format}: must be one of {', '.join(FORMATS)}"

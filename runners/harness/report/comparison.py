@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import sys
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from runners.harness import stats
+from runners.harness.config.commands import command
 from runners.harness.config.tools_schema import CompareConfig
 from runners.harness.machine import changes
 from runners.harness.report import render
@@ -111,8 +113,8 @@ def _command(side: Side, rounds: int = 0) -> str:
     """The command that a side was made with, in so many rounds where they are given."""
     overrides = side.top.overrides
     if overrides.startswith(("run=", "config=")):  # a rerun has the rounds of its original
-        longer = " timing=thorough" if rounds else ""
-        return f"python -m runners.rerun {overrides}{longer}"
+        longer = ["timing=thorough"] if rounds else []
+        return command("rerun", *shlex.split(overrides), *longer)
     numbers = ",".join(str(n + 1) for n in range(rounds))
     return sweep_command(overrides, **({"round": numbers} if rounds else {}))
 

@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from runners.harness.config import grammar
+from runners.harness.config.commands import command
 from runners.harness.config.conversion import CONFIG_ERRORS, flatten, from_dict, one_line, to_dict
 from runners.harness.config.paths import absolute, conf_dir, config_groups, group_options
 from runners.harness.config.schema import TrackingConfig
@@ -81,8 +82,9 @@ def from_store(stored: Stored) -> Original:
     except TrackingError as error:
         line = str(error).rstrip(".")
         if "doctor" not in line:
-            cure = "if the results folder was moved: python -m runners.doctor fix=true"
-            line = f"{stored.cell}: {line}; {cure}"
+            store = stored.store
+            cure = command("doctor", "fix=true", folder=store.dir, uri=store.uri)
+            line = f"{stored.cell}: {line}; if the results folder was moved: {cure}"
         raise TrackingError(line) from None
     return Original(stored.cell, stored.kind, config, stored.path, record)
 

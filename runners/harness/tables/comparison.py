@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from runners.harness import stats
+from runners.harness.config.commands import command
 from runners.harness.store.find import Stored, Top, find_cells
 from runners.harness.store.tracking import Store
 from runners.harness.tables import frames, noise
@@ -122,7 +123,8 @@ def load(store: Store, wanted: str, key: str) -> Side:
     if top.kind != "bench":
         raise ValueError(
             f"{key}={wanted}: a run of {top.kind} has no timings to compare; its tokens are "
-            f"compared with a new run's by python -m runners.rerun run={top.identity}"
+            "compared with a new run's by "
+            + command("rerun", f"run={top.identity}", folder=store.dir, uri=store.uri)
         )
     frame, cells = frames.cells(top.identity, store), {cell.cell: cell for cell in found}
     side = Side(top, cells, frame[frame["cell"].isin(list(cells))])

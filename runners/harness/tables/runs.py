@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from runners.harness.config.commands import command
 from runners.harness.store.find import KINDS
 from runners.harness.store.tracking import Store, TrackingError
 from runners.harness.tables import filters
@@ -80,11 +81,13 @@ def runs(store: Store, where: str = "", limit: int = 50) -> Table:
     kept, note = filters.select(where, facts, _FACTS, f"table=runs has {', '.join(_FACTS)}")
     frame = pd.DataFrame([rows[n] for n in kept[:limit]], columns=_COLUMNS)
     more = len(kept) - limit
+    words = ("-m", "device=cpu,cuda", "batch=1,16")
+    first = command("bench", *words, folder=store.dir, uri=store.uri)
     return Table(
         "runs",
         frame.astype({"cells": "Int64", "ok": "Int64"}),
         f"runs where {where} (newest first)" if where else "runs (newest first)",
-        note or f"nothing is tracked in {_place(store)} yet; {_FIRST}",
+        note or f"nothing is tracked in {_place(store)} yet; measure something first: {first}",
         [f"and {more:,} older; limit={len(kept)} shows all"] if more > 0 else [],
     )
 
@@ -103,9 +106,8 @@ def _shared(a: str, b: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
-_FIRST = "measure something first: python -m runners.bench -m device=cpu,cuda batch=1,16"
-_COLUMNS = "id kind when outcome cells ok overrides".split()
-_FACTS = "id kind outcome cells ok".split()
+_COLUMNS = ("id", "kind", "when", "outcome", "cells", "ok", "overrides")
+_FACTS = ("id", "kind", "outcome", "cells", "ok")
 
 
 def _row(entry: Entry, short: dict[str, str], ok: dict[str, int] | None) -> dict[str, Any]:

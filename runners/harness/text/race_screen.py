@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runners.harness import terminal
+from runners.harness.config.commands import command
 from runners.harness.terminal import printable, three_digits
 from runners.harness.text.race import Race, Report, Side, replay, speed
 
@@ -224,7 +225,7 @@ def same_text(race: Race) -> str:
         return f"{part}, past the window of {window}: a cache holds what a rerun has forgotten."
     return (
         f"{part}, inside the window of {window}, where only a tie by rounding can part them: "
-        "python -m runners.verify looks closer."
+        f"{command('verify')} looks closer."
     )
 
 

@@ -1,6 +1,5 @@
 """What is left of a training run to read: the loss curve, samples of text, the model card."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 
+from runners.harness.config.commands import command as command_line
 from runners.harness.config.train_schema import TrainConfig
 from runners.harness.train.corpus import Corpus
 from runners.harness.train.trainer import Row
@@ -56,7 +56,7 @@ def command(overrides: Sequence[str], private: bool = False) -> str:
             word = f"corpus.path={Path(value).name}"
         if private or not key.startswith(_PRIVATE):
             words.append(word)
-    return f"python -m runners.train {shlex.join(words)}".rstrip()
+    return command_line("train", *words)
 
 
 def model_card(
