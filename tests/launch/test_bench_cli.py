@@ -246,8 +246,19 @@ def test_tags_are_the_contracts(swept: Swept) -> None:
     assert len({run.data.tags["tinygpt.cell_hash"] for run in swept.children[:2]}) == 2
 
 
-def test_tables_are_printed_and_an_empty_one_names_what_fills_it(swept: Swept) -> None:
-    cache, device, engine = commands(swept.out)
+def test_one_line_says_which_tables_are_empty_and_a_table_asked_for_what_fills_it(
+    swept: Swept, entry: Callable[..., Ended]
+) -> None:
+    (line,) = (line for line in swept.out.splitlines() if line.startswith("empty: "))
+    assert line.startswith("empty: cache, device, engine; ")
+    python, _, module, *words, folder = shlex.split(line.split("`")[1])
+    assert (python, module) == ("python", "runners.tables")
+    assert folder == f"tracking.dir={swept.store.dir}"
+    pasted = entry("tables", swept.store.dir, *words)
+    assert pasted.status == 0
+    assert len(commands(pasted.out)) == 1
+    found = [entry("tables", swept.store.dir, f"table={n}") for n in ("cache", "device", "engine")]
+    cache, device, engine = commands("".join(ended.out for ended in found))
     assert "cache=none,rolling" in cache
     assert "device=cpu,cuda" in device
     assert "engine=eager,compiled cache=rolling,static" in engine
@@ -375,14 +386,15 @@ def test_h8_no_swept_prompt_is_a_name(
 ) -> None:
     texts = ["x" * 300, "a/b", "a [/b] c"]
     typed = f"prompt.text={','.join(repr(text) for text in texts)}"
-    status, out, err = bench("-m", typed)
+    status, _, err = bench("-m", typed)
     assert status == 0, err
     assert [config.prompt.text for config in instant] == texts
     names = [path.relative_to(results / "sweeps").as_posix() for path in folders(results)]
     assert [re.sub(r"^\w{8}/", "", name) for name in names] == ["0", "1", "2"]
     for text in texts:
         assert text in err
-    for command in commands(out):  # as a shell reads it
+    filling = [table.empty for table in bench_tables(cells("latest", Store(results)))[1:]]
+    for command in commands("\n".join(filling)):  # as a shell reads it
         assert typed in shlex.split(command)
 
 

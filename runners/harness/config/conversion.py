@@ -174,10 +174,10 @@ def one_line(error: Exception) -> str:
         part = re.search(r"is not a subclass of \w+\. value: (.*)", cause.msg or "")
         if part:
             return _part_as_value(cause, part[1])
-    if "Cannot merge DictConfig with ListConfig" in text:
-        return f"{getattr(cause, 'full_key', '')}: takes no value, it has keys of its own"
     if isinstance(cause, OmegaConfBaseException):
         message = (cause.msg or str(cause)).splitlines()[0]
+        if "Cannot merge DictConfig with ListConfig" in message:
+            message = "takes no value, it has keys of its own"
         for name, meaning in _TYPES.items():
             message = re.sub(
                 rf"Value '(.*)' of type '\w+' could not be converted to {name}",
