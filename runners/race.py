@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
-from runners.harness.config.text_schema import RaceConfig
+from runners.harness.config.schema import RaceConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import to_config
-from runners.harness.config.text_schema import SampleConfig
+from runners.harness.config.schema import SampleConfig
 from runners.harness.launch import app
 
 if TYPE_CHECKING:

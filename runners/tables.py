@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
-from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.config.schema import TablesConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config, to_dict
 from runners.harness.config.paths import absolute
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 from runners.harness.train import corpus

@@ -12,7 +12,7 @@ from runners.harness.config import commands, conversion
 from runners.harness.config.commands import command, word
 from runners.harness.config.conversion import to_config
 from runners.harness.config.paths import conf_dir, results_dir
-from runners.harness.config.tools_schema import RerunConfig, TablesConfig
+from runners.harness.config.schema import RerunConfig, TablesConfig
 from tests.train_command import Ended
 
 AWKWARD = ("plain", "two  words", "it's (a), b", "a,b", "[x]{y}", "null", "'quoted'", "a=b", "é~$x")

@@ -19,8 +19,7 @@ from omegaconf import OmegaConf
 from runners.harness.config import conversion, grammar
 from runners.harness.config.conversion import to_config
 from runners.harness.config.paths import conf_dir
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.config.schema import BenchConfig, TablesConfig
 from runners.harness.errors import UsageError
 
 

@@ -12,8 +12,7 @@ import yaml
 
 from runners.harness.config import paths
 from runners.harness.config.checks import check_bench
-from runners.harness.config.schema import BenchConfig, TrackingConfig
-from runners.harness.config.tools_schema import RerunConfig
+from runners.harness.config.schema import BenchConfig, RerunConfig, TrackingConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 from runners.harness.machine import environment

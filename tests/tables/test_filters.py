@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runners.harness.config import conversion
 from runners.harness.config.conversion import to_config
 from runners.harness.config.paths import conf_dir
-from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.config.schema import TablesConfig
 from runners.harness.tables.filters import Condition, Facts, Value, parse, select, values
 
 ROOT = Path(__file__).parents[2]

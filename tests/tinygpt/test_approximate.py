@@ -20,10 +20,13 @@ from runners.harness.config.schema import (
     DeviceConfig,
     LengthConfig,
     PromptConfig,
+    PromptsConfig,
+    RaceConfig,
+    SampleConfig,
     TextPromptConfig,
     TimingConfig,
+    VerifyConfig,
 )
-from runners.harness.config.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
 from runners.harness.measure import gate
 from runners.harness.measure.cell import run_cell
 from runners.harness.measure.result import CellResult

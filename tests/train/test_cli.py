@@ -13,7 +13,7 @@ from runners import bench as bench_module
 from runners import train as train_module
 from runners.harness.config import paths
 from runners.harness.config.conversion import from_dict
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.train import run as train_run
 from runners.harness.train.report import bits_per_byte, command
 from tests.small_text import KEYS, MODEL

@@ -30,7 +30,7 @@ from runners.harness.config.paths import (
     results_dir,
     settled,
 )
-from runners.harness.config.schemas import SCHEMAS
+from runners.harness.config.schema import SCHEMAS
 from runners.harness.errors import UsageError, first_line, require_utf8
 
 C = TypeVar("C")

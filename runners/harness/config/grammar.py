@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, Quote
 
 from runners.harness.config.commands import GRAMMAR
 from runners.harness.config.paths import config_groups, group_options
-from runners.harness.config.schemas import SCHEMAS
+from runners.harness.config.schema import SCHEMAS
 from runners.harness.errors import UsageError
 
 LIST_KEYS = frozenset({"sweep"})

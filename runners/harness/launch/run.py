@@ -8,8 +8,7 @@ from typing import TypeVar
 from runners.harness import terminal
 from runners.harness.config import checks
 from runners.harness.config.conversion import to_dict
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.text_schema import SampleConfig, VerifyConfig
+from runners.harness.config.schema import BenchConfig, SampleConfig, VerifyConfig
 from runners.harness.errors import first_line
 from runners.harness.launch import progress
 from runners.harness.launch.app import Finished, Terminated

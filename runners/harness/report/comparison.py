@@ -14,7 +14,7 @@ from rich.console import Console
 
 from runners.harness import stats
 from runners.harness.config.commands import command
-from runners.harness.config.tools_schema import CompareConfig
+from runners.harness.config.schema import CompareConfig
 from runners.harness.machine import changes
 from runners.harness.report import render
 from runners.harness.store.tracking import TrackingError

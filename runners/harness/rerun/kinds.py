@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runners.harness.config.checks import check_bench, check_text
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.text_schema import SampleConfig, VerifyConfig
+from runners.harness.config.schema import BenchConfig, SampleConfig, VerifyConfig
 from runners.harness.launch.progress import CellProgress
 from runners.harness.measure.cell import run_cell
 from runners.harness.measure.result import CellResult

@@ -23,7 +23,7 @@ from runners.harness.config.conversion import (
     to_dict,
 )
 from runners.harness.config.paths import absolute
-from runners.harness.config.tools_schema import RerunConfig
+from runners.harness.config.schema import RerunConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 from runners.harness.launch.progress import CellProgress

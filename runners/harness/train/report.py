@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from runners.harness.config.commands import command as command_line
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.train.corpus import Corpus
 from runners.harness.train.trainer import Row
 from tinygpt.cache import make_cache
