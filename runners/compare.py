@@ -11,7 +11,7 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
-from runners.harness.config.tools_schema import CompareConfig
+from runners.harness.config.schema import CompareConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint

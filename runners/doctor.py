@@ -6,7 +6,7 @@ from typing import NoReturn
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
-from runners.harness.config.tools_schema import DoctorConfig
+from runners.harness.config.schema import DoctorConfig
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint
 

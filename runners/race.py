@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
 from runners.harness.config.presets import with_groups
-from runners.harness.config.text_schema import RaceConfig
+from runners.harness.config.schema import RaceConfig
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint, Finished
 

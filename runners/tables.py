@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from runners.harness.config.conversion import to_config
-from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.config.schema import TablesConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 from runners.harness.launch.entry import EntryPoint
 
 if TYPE_CHECKING:
+    from runners.harness.store.tracking import Store
     from runners.harness.tables.table import Table
 
 USAGE = """\
@@ -40,29 +41,32 @@ exit status: 0 the tables are shown; 2 the command is wrong, or there is no such
 def job(cfg: DictConfig) -> None:
     """Print what was asked for."""
     from runners.harness.report import render
-    from runners.harness.store.tracking import TrackingError
+    from runners.harness.report.bench import show_tables
+    from runners.harness.store.tracking import TrackingError, open_store
 
     config = to_config(cfg, TablesConfig)
+    store = open_store(config.tracking)
     try:
-        shown = _tables(config)
+        shown = _tables(config, store)
     except (ValueError, TrackingError) as error:
         raise UsageError(str(error)) from None
+    if config.table == "all" and config.format == "rich":
+        show_tables(shown, config.sweep, store, config.where)
+        return
     for table in shown:
         render.show(table, config.format)
         if config.table == "runs" and config.format in ("csv", "json"):
             print(*table.footer, sep="\n", end="\n" * len(table.footer), file=sys.stderr)
 
 
-def _tables(config: TablesConfig) -> "list[Table]":
-    from runners.harness.report import render
-    from runners.harness.store.tracking import open_store
+def _tables(config: TablesConfig, store: "Store") -> "list[Table]":
     from runners.harness.tables import runs as runs_table
+    from runners.harness.tables.bench import bench_tables
     from runners.harness.tables.frames import selected
 
-    store = open_store(config.tracking)
     if config.table == "runs":
         return [runs_table.runs(store, config.where, config.limit)]
-    shown = render.bench_tables(*selected(config.sweep, store, config.where), config.where)
+    shown = bench_tables(*selected(config.sweep, store, config.where), config.where)
     return [table for table in shown if config.table in ("all", table.name)]
 
 

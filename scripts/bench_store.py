@@ -150,9 +150,10 @@ def copied(rows: list[Any], columns: list[str], n: int, sweep: str) -> Iterator[
 
 def _tables(store: Any, sweep: str, where: str = "") -> None:
     from runners.harness.report import render
+    from runners.harness.tables.bench import bench_tables
     from runners.harness.tables.frames import selected
 
-    for table in render.bench_tables(*selected(sweep, store, where), where):
+    for table in bench_tables(*selected(sweep, store, where), where):
         render.show(table, stream=io.StringIO())
 
 

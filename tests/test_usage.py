@@ -11,7 +11,7 @@ import pytest
 from runners import __main__ as commands
 from runners.harness.config.paths import conf_dir, config_groups, group_options
 from runners.harness.config.presets import foreign_keys
-from runners.harness.config.schemas import SCHEMAS
+from runners.harness.config.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRIES = sorted(path.stem for path in (ROOT / "runners").glob("[a-z]*.py"))

@@ -20,11 +20,14 @@ from runners.harness.config.schema import (
     DeviceConfig,
     LengthConfig,
     PromptConfig,
+    PromptsConfig,
+    RaceConfig,
+    SampleConfig,
     TextPromptConfig,
     TimingConfig,
     TrackingConfig,
+    VerifyConfig,
 )
-from runners.harness.config.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
 from runners.harness.errors import UsageError
 from runners.harness.measure import cell, subject
 from runners.harness.measure.result import CellResult

@@ -15,7 +15,7 @@ from runners.harness.config import conversion
 from runners.harness.config.conversion import to_config
 from runners.harness.config.filters import Condition, Facts, Value, parse, select, values
 from runners.harness.config.paths import conf_dir
-from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.config.schema import TablesConfig
 
 ROOT = Path(__file__).parents[2]
 SIGNS = ["=", "!=", "<", "<=", ">", ">="]

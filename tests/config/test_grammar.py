@@ -19,8 +19,7 @@ from omegaconf import OmegaConf
 from runners.harness.config import conversion, grammar
 from runners.harness.config.conversion import to_config
 from runners.harness.config.paths import conf_dir
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.config.schema import BenchConfig, TablesConfig
 from runners.harness.errors import UsageError
 
 
@@ -257,7 +256,7 @@ def test_what_the_grammar_cannot_carry_is_one_line(typed: str, hint: str) -> Non
         (r"prompt.file=a\,b", "\"prompt.file='…'\""),
         ("hydra.run.dir=~/x", "\"hydra.run.dir='…'\""),
         ("seed=???", "seed=???: is Hydra's sign for a missing value"),
-        ("batch.size=[", "batch.size=[: cannot be read as key=value"),
+        ("batch.size=[", "batch.size=[: the value cannot be read"),
     ],
 )
 def test_every_key_gets_its_own_hint_in_one_line(word: str, said: str) -> None:

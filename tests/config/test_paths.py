@@ -13,10 +13,14 @@ import yaml
 from runners.harness.config.checks import read_prompt, read_prompts
 from runners.harness.config.conversion import from_dict, to_dict
 from runners.harness.config.paths import results_dir, settled
-from runners.harness.config.schema import BenchConfig, TextPromptConfig
-from runners.harness.config.text_schema import PromptsConfig, SampleConfig
-from runners.harness.config.tools_schema import RerunConfig
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import (
+    BenchConfig,
+    PromptsConfig,
+    RerunConfig,
+    SampleConfig,
+    TextPromptConfig,
+    TrainConfig,
+)
 from runners.harness.errors import UsageError
 from runners.harness.train import corpus
 from tests import text_checkpoint

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from runners.harness.config.conversion import from_dict
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.tools_schema import TablesConfig
+from runners.harness.config.schema import BenchConfig, TablesConfig
 from runners.harness.errors import UsageError
 
 TRACKED: dict[str, Any] = {"tracking": {"dir": "results"}}

@@ -19,8 +19,7 @@ import pytest
 from filelock import FileLock
 
 from runners.harness.config.conversion import digest, from_dict, to_dict
-from runners.harness.config.schema import BenchConfig, TrackingConfig
-from runners.harness.config.tools_schema import DoctorConfig
+from runners.harness.config.schema import BenchConfig, DoctorConfig, TrackingConfig
 from runners.harness.doctor import run as doctor
 from runners.harness.errors import UsageError
 from runners.harness.measure.result import CellResult

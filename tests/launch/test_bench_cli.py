@@ -23,10 +23,10 @@ from runners.harness.config.conversion import flatten
 from runners.harness.config.schema import BenchConfig
 from runners.harness.measure import gate, subject
 from runners.harness.measure.result import CellResult
-from runners.harness.report import render
 from runners.harness.store import disk
 from runners.harness.store.tracking import Store
 from runners.harness.sweep import plan
+from runners.harness.tables.bench import bench_tables
 from runners.harness.tables.frames import cache_speedup, cells
 from tests.train_command import Ended
 from tinygpt.cache import RollingCache, Step, _Positions
@@ -246,8 +246,19 @@ def test_tags_are_the_contracts(swept: Swept) -> None:
     assert len({run.data.tags["tinygpt.cell_hash"] for run in swept.children[:2]}) == 2
 
 
-def test_tables_are_printed_and_an_empty_one_names_what_fills_it(swept: Swept) -> None:
-    cache, device, engine = commands(swept.out)
+def test_one_line_says_which_tables_are_empty_and_a_table_asked_for_what_fills_it(
+    swept: Swept, entry: Callable[..., Ended]
+) -> None:
+    (line,) = (line for line in swept.out.splitlines() if line.startswith("empty: "))
+    assert line.startswith("empty: cache, device, engine; ")
+    python, _, module, *words, folder = shlex.split(line.split("`")[1])
+    assert (python, module) == ("python", "runners.tables")
+    assert folder == f"tracking.dir={swept.store.dir}"
+    pasted = entry("tables", swept.store.dir, *words)
+    assert pasted.status == 0
+    assert len(commands(pasted.out)) == 1
+    found = [entry("tables", swept.store.dir, f"table={n}") for n in ("cache", "device", "engine")]
+    cache, device, engine = commands("".join(ended.out for ended in found))
     assert "cache=none,rolling" in cache
     assert "device=cpu,cuda" in device
     assert "engine=eager,compiled cache=rolling,static" in engine
@@ -375,14 +386,15 @@ def test_h8_no_swept_prompt_is_a_name(
 ) -> None:
     texts = ["x" * 300, "a/b", "a [/b] c"]
     typed = f"prompt.text={','.join(repr(text) for text in texts)}"
-    status, out, err = bench("-m", typed)
+    status, _, err = bench("-m", typed)
     assert status == 0, err
     assert [config.prompt.text for config in instant] == texts
     names = [path.relative_to(results / "sweeps").as_posix() for path in folders(results)]
     assert [re.sub(r"^\w{8}/", "", name) for name in names] == ["0", "1", "2"]
     for text in texts:
         assert text in err
-    for command in commands(out):  # as a shell reads it
+    filling = [table.empty for table in bench_tables(cells("latest", Store(results)))[1:]]
+    for command in commands("\n".join(filling)):  # as a shell reads it
         assert typed in shlex.split(command)
 
 
@@ -396,7 +408,7 @@ def test_a_lone_cell_is_a_sweep_of_one(
     assert Store(results).search("bench", "tags.`tinygpt.kind` = 'sweep'") == []
     frame = cells("latest", Store(results))
     assert list(frame["batch"]) == [4]
-    for table in render.bench_tables(frame)[1:]:
+    for table in bench_tables(frame)[1:]:
         (command,) = commands(table.empty)
         assert "batch=4" in command  # what fills it is that cell on another device, say
 
@@ -422,6 +434,18 @@ WRONG = [
     ("device=null", "device=null"),
     ("batch=[1,4]", "batch=[1,4]"),
     ("prompt.text=[a", "prompt.file=PATH"),
+    ("batch=12", "give it by value: batch.size=12"),
+    ("length=100", "give it by value: length.new_tokens=100"),
+    ("temperature=0.8", "temperature: no such key; did you mean sampler.temperature?"),
+    ("new_tokens=32", "new_tokens: no such key; did you mean length.new_tokens?"),
+    ("prompt=Hello", "give prompt.text=Hello"),
+    ("prompt=[a]", "prompt: takes no value, it has keys"),
+    ("tracking=/x", "give tracking.dir=/x"),
+    ("batch=[1", "brackets and quotes come in pairs"),
+    ("batch='1", "brackets and quotes come in pairs"),
+    ("batch", "batch: has no value; give batch=VALUE"),
+    ("=3", "=3: has no key"),
+    ("~batch", "no group can be left out"),
 ]
 
 
@@ -439,6 +463,7 @@ def test_h4_wrong_input_is_one_line_and_nothing_is_made(
     assert err.startswith("bench: ")
     for word in said.split(", ") if "choose" in said else [said]:
         assert word in err
+    assert not re.search("viable|Lexer|Dict|subclass", err), "words of Hydra's inside"
     assert len(err) < 400
     assert instant == []
     assert nothing_was_made(results)

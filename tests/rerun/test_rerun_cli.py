@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from runners.harness.config import paths, words
-from runners.harness.config.schema import BenchConfig, TrackingConfig
-from runners.harness.config.tools_schema import RerunConfig
+from runners.harness.config.schema import BenchConfig, RerunConfig, TrackingConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
 from runners.harness.machine import environment
@@ -257,7 +256,7 @@ def test_a_file_that_is_no_config_is_one_line(
         (["run=xb", "experiment=post"], "experiment=post: is for another command"),
         (["run=xb", "strict=perhaps"], "strict: "),
         (["run=xb", "batch.sise=4"], "batch.sise: no such key"),
-        (["run=xb", "batch.size=["], "batch.size=[: cannot be read as key=value"),
+        (["run=xb", "batch.size=["], "batch.size=[: the value cannot be read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -13,7 +13,7 @@ import pytest
 from runners.harness.store.find import Stored, Top
 from runners.harness.store.tracking import Store
 from runners.harness.tables import frames
-from runners.harness.tables.comparison import KEY, PLACE, Comparison, Lone, Side, compare
+from runners.harness.tables.comparison import KEY, PLACE, Comparison, Side, Unmatched, compare
 
 GREEDY = {"sampler.temperature": "0.0", "sampler.top_p": "1.0"}
 TINY = {"model.n_layers": "6", "model.context_length": "256"}
@@ -151,7 +151,7 @@ def test_names_and_rounds_match_nothing_and_part_nothing(key: str, side: Sides) 
 
 
 def test_what_measures_the_same_is_what_the_tables_pair_by() -> None:
-    assert {*KEY, *PLACE} == set(frames._KEY)
+    assert {*KEY, *PLACE} == {*frames.KEY, *frames.PLACE}
 
 
 def test_code_may_differ_and_is_told_of_the_cells_where_it_does(side: Sides) -> None:
@@ -174,24 +174,24 @@ def test_what_is_not_ok_is_no_side_and_says_why(outcome: str, side: Sides) -> No
     found = compare(side(row("a-0"), row("a-1", batch=4)), side(row("b-0"), lost))
     assert len(found.frame) == 1
     assert found.unmatched == [
-        Lone("a", ["a-1"], f"no partner: b-1 {outcome}: because"),
-        Lone("b", ["b-1"], f"{outcome}: because"),
+        Unmatched("a", ["a-1"], f"no partner: b-1 {outcome}: because"),
+        Unmatched("b", ["b-1"], f"{outcome}: because"),
     ]
 
 
 def test_a_cell_without_repeats_is_no_side(side: Sides) -> None:
     empty = row("b-1", new_tokens=0, rates="[]")
     found = compare(side(row("a-0")), side(row("b-0"), empty))
-    assert found.unmatched == [Lone("b", ["b-1"], "no timings")]
+    assert found.unmatched == [Unmatched("b", ["b-1"], "no timings")]
 
 
 def test_the_nearest_is_the_one_with_the_fewest_differences(side: Sides) -> None:
     a = side(row("a-0"), row("a-1", cache="none", batch=16, prompt="16"))
     near = row("b-2", cache="static", batch=16, prompt="16")
     found = compare(a, side(row("b-0"), row("b-1", batch=4, prompt="4"), near))
-    assert found.unmatched[0] == Lone("a", ["a-1"], "no partner: b-2 has cache none / static")
+    assert found.unmatched[0] == Unmatched("a", ["a-1"], "no partner: b-2 has cache none / static")
     # The prompts differ as well, as those of other batches do: that goes without saying.
-    assert found.unmatched[1] == Lone("b", ["b-1"], "no partner: a-0 has batch 1 / 4")
+    assert found.unmatched[1] == Unmatched("b", ["b-1"], "no partner: a-0 has batch 1 / 4")
 
 
 def test_an_ok_cell_is_nearer_than_one_that_is_not(side: Sides) -> None:
@@ -207,7 +207,7 @@ def test_cells_that_are_left_for_the_same_reason_stand_together(side: Sides) -> 
         for n in (1, 4, 16)
     ]
     found = compare(side(row("a-0"), *lost), side(row("b-0")))
-    assert found.unmatched == [Lone("a", ["a-1", "a-4", "a-16"], "skipped: no CUDA")]
+    assert found.unmatched == [Unmatched("a", ["a-1", "a-4", "a-16"], "skipped: no CUDA")]
 
 
 def test_rounds_are_pooled(side: Sides) -> None:
@@ -252,8 +252,8 @@ def test_a_side_on_several_machines_is_no_side(key: str, side: Sides) -> None:
     assert len(found.frame) == 1
     why = f"rounds measured in several places ({key} {row('')[key]}, {other}) are no side"
     assert found.unmatched == [
-        Lone("a", ["a-1", "a-2"], why),
-        Lone("b", ["b-1"], f"no partner: {why}"),
+        Unmatched("a", ["a-1", "a-2"], why),
+        Unmatched("b", ["b-1"], f"no partner: {why}"),
     ]
     with pytest.raises(ValueError, match="several places"):
         compare(side(row("a-0"), row("a-1", **{key: other})), side(row("b-0")))
@@ -264,10 +264,10 @@ def test_a_sweep_over_threads_is_matched_by_threads(side: Sides) -> None:
     found = compare(side(*a), side(*(row(f"b-{n}", 110.0 * n, threads=n) for n in (1, 2))))
     assert list(found.frame["threads"]) == ["1", "2"]
     assert list(found.frame["ratio"]) == pytest.approx([1.1, 1.1])
-    assert found.same == PLACE
+    assert found.same == list(PLACE)
     fewer = compare(side(*a), side(row("b-2", threads=2)))
     assert list(fewer.frame["threads"]) == ["2"]
-    assert fewer.unmatched == [Lone("a", ["a-1"], "no partner: b-2 has threads 1 / 2")]
+    assert fewer.unmatched == [Unmatched("a", ["a-1"], "no partner: b-2 has threads 1 / 2")]
 
 
 def test_threads_that_differ_are_both_shown(side: Sides) -> None:
@@ -290,7 +290,9 @@ def test_cells_come_in_the_order_of_the_tables(side: Sides) -> None:
 
 def test_a_cell_of_which_not_all_is_known_is_left_out_and_named(side: Sides) -> None:
     found = compare(side(row("a-0"), row("a-1", weights="")), side(row("b-0")))
-    assert found.unmatched == [Lone("a", ["a-1"], "no partner: b-0 ok, and not all is known of it")]
+    assert found.unmatched == [
+        Unmatched("a", ["a-1"], "no partner: b-0 ok, and not all is known of it")
+    ]
 
 
 def test_a_frame_of_pairs_has_figures_of_one_type(side: Sides) -> None:

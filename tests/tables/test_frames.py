@@ -20,6 +20,7 @@ from runners.harness.store import disk
 from runners.harness.store.disk import Place
 from runners.harness.store.tracking import Store
 from runners.harness.tables import frames
+from runners.harness.tables.bench import bench_tables
 from runners.harness.tables.engines import engines
 from runners.harness.tables.frames import (
     cache_speedup,
@@ -137,9 +138,42 @@ def test_engines_are_multiples_of_one_yardstick() -> None:
     }
 
 
-def test_engines_without_a_yardstick_have_rates_alone() -> None:
-    table = engines(frame(fast(200.0), row(100.0, cache="static"), row(90.0, batch=2)))
+def test_without_the_usual_yardstick_the_title_names_another() -> None:
+    cells = frame(fast(200.0), row(100.0, cache="static"), row(90.0, batch=2))
+    table = engines(cells)
     assert table["tok_per_s"].tolist() == [100.0, 200.0, 90.0]
+    assert table["speedup"].fillna(0).tolist() == pytest.approx([1.0, 2.0, 0.0])  # rolling at 2
+    title = "engines as multiples of eager fp32 at batch 1 with the same cache (interval: 99 %)"
+    assert bench_tables(cells)[3].title == title
+    assert "2.00" in render.to_markdown(bench_tables(cells)[3])
+
+
+def test_without_batch_1_an_engine_is_compared_with_eager_at_its_own_batch() -> None:
+    cells = frame(
+        row(100.0, cache="static", batch=4),
+        fast(150.0, batch=4),
+        row(200.0, cache="static", batch=8),
+        fast(800.0, batch=8),
+    )
+    assert engines(cells)["speedup"].tolist() == pytest.approx([1.0, 1.5, 1.0, 4.0])
+    assert "eager with the same cache, precision and batch" in bench_tables(cells)[3].title
+
+
+def test_one_series_with_the_usual_yardstick_keeps_it_for_all() -> None:
+    usual = [row(50.0), fast(200.0)]
+    other = [row(100.0, cache="static", new_tokens=128), fast(150.0, new_tokens=128)]
+    table = engines(frame(*usual, *other))
+    assert bench_tables(frame(*usual, *other))[3].title.startswith(
+        "engines as multiples of eager rolling fp32 at batch 1 ("
+    )
+    by_length = table.set_index("new_tokens")["speedup"]
+    assert by_length[64].max() == pytest.approx(4.0)
+    assert by_length[128].isna().all()
+
+
+def test_two_engines_and_neither_eager_have_rates_alone() -> None:
+    table = engines(frame(fast(200.0), fast(300.0, engine="cudagraph")))
+    assert table["tok_per_s"].tolist() == [200.0, 300.0]
     assert table["speedup"].isna().all()
     assert engines(frame(row(), row(cache="static"))).empty, "one engine is no comparison"
     other = fast(200.0, machine="another", cell="d")
@@ -285,11 +319,11 @@ def test_two_sweeps_that_disagree_show_their_spread() -> None:
     assert (only["none_lowest"], only["none_highest"], only["n_none"]) == (90.0, 110.0, 2)
     assert only["verdict"] == "unclear"
     shown = io.StringIO()
-    render.show(render.bench_tables(cells_of_both)[1], "md", shown)
+    render.show(bench_tables(cells_of_both)[1], "md", shown)
     assert "| none tok/s | none range | tok/s | range | speedup | verdict |" in shown.getvalue()
     assert "| 99.0 | 90.0–110 | 300 | 300–300 | 3.03 | unclear | 2 | 10 |" in shown.getvalue()
     sure = io.StringIO()
-    render.show(render.bench_tables(frame(none(), row()))[1], "md", sure)
+    render.show(bench_tables(frame(none(), row()))[1], "md", sure)
     assert "range" not in sure.getvalue()  # the interval of the speed-up says it
 
 
@@ -434,7 +468,7 @@ def test_m9_a_word_stays_a_word(word: str) -> None:
 
 def test_m9_the_file_a_sweep_writes_can_be_read_again(tmp_path: Path) -> None:
     table = frame(none(), row(), none(batch=16), row(batch=16))
-    render.write(tmp_path, render.bench_tables(table), table)
+    render.write(tmp_path, bench_tables(table), table)
     pd.testing.assert_frame_equal(read_csv(tmp_path / "cells.csv"), table)
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{name}.{suffix}"
@@ -447,14 +481,14 @@ def test_no_cells_at_all() -> None:
     empty = frame(row()).iloc[:0]
     assert cache_speedup(empty).empty
     assert device_comparison(empty).empty
-    for table in render.bench_tables(empty):
+    for table in bench_tables(empty):
         for form in ("rich", "md", "csv", "json"):
             render.show(table, form, io.StringIO())
 
 
 @pytest.mark.parametrize("text", ["a [/b] c", "[bold]x", "a|b", "[1, 2]", "ü\u2028"])
 def test_a_reason_is_shown_as_it_is(text: str) -> None:
-    table = render.bench_tables(frame(row(), row(cell="d", outcome="failed", reason=text)))[0]
+    table = bench_tables(frame(row(), row(cell="d", outcome="failed", reason=text)))[0]
     for form in ("rich", "md", "csv", "json"):
         out = io.StringIO()
         render.show(table, form, out)
@@ -768,7 +802,7 @@ def test_where_on_the_command_line(entry: Callable[..., Ended], several: Store) 
     status, out, err = typed("where=batch=1 and device=cuda and cache=none")
     assert (status, err) == (0, "")
     said = "where=batch=1 and device=cuda and cache=none: none of 2 rows has device=cuda"
-    assert out.count(f"{said} (device: cpu)") == 4
+    assert out.count(f"{said} (device: cpu)") == 1  # not once more for each table
 
     status, out, err = typed("where=seed>9", "table=cells", "format=json")
     assert (status, json.loads(out)) == (0, [])
@@ -799,6 +833,6 @@ def test_a_wrong_question_is_one_line_and_exit_2(
 
 def test_the_fixed_columns_are_there_though_nobody_logged_them() -> None:
     bare = frame({"cell": "c", "outcome": "failed", "reason": "boom"})
-    assert set(bare.columns) == {*frames.TEXT, *frames.WHOLE, *frames.REAL}
+    assert set(bare.columns) == {column.name for column in frames.CELLS}
     assert pd.isna(bare["batch"].iloc[0])
     assert bare["device"].iloc[0] == ""

@@ -10,6 +10,7 @@ from runners.harness.machine import system
 from runners.harness.machine.system import CpuTime, others_share
 from runners.harness.report import render
 from runners.harness.tables import noise
+from runners.harness.tables.bench import bench_tables
 from runners.harness.tables.noise import QUIET, together
 from tests.tables.test_frames import frame, none
 from tests.tables.test_frames import row as cells_row
@@ -83,7 +84,7 @@ SAID = (
 
 @pytest.mark.parametrize("form", ["rich", "md"])
 def test_it_is_said_under_the_tables_and_in_their_rows(form: str) -> None:
-    cells, cache, *_ = render.bench_tables(frame(*NOISY))
+    cells, cache, *_ = bench_tables(frame(*NOISY))
     shown = [io.StringIO(), io.StringIO()]
     for table, stream in zip((cells, cache), shown, strict=True):
         render.show(table, form, stream)
@@ -95,13 +96,13 @@ def test_it_is_said_under_the_tables_and_in_their_rows(form: str) -> None:
 
 
 def test_a_quiet_sweep_has_no_word_of_it() -> None:
-    for table in render.bench_tables(frame(*NOISY[-2:])):
+    for table in bench_tables(frame(*NOISY[-2:])):
         assert "nois" not in render.to_markdown(table)
 
 
 def test_a_share_above_the_limit_has_its_reason() -> None:
     fast = {"engine": "compiled", "cache": "static", "limit_share": 1.5, "noise": "limit"}
-    table = render.bench_tables(frame(cells_row(), cells_row(200.0, **fast)))[3]
+    table = bench_tables(frame(cells_row(), cells_row(200.0, **fast)))[3]
     assert "of limit above 1: the limit was measured in another, slower minute" in table.footer[0]
     assert "1.50" in render.to_markdown(table)
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt  # rich brings it
 
-from runners.harness.config.schema import TrackingConfig
-from runners.harness.config.text_schema import SampleConfig
+from runners.harness.config.schema import SampleConfig, TrackingConfig
 from runners.harness.launch.entry import Sweep
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk

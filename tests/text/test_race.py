@@ -17,10 +17,10 @@ from runners import race as module
 from runners.harness.config.schema import (
     DeviceConfig,
     LengthConfig,
+    RaceConfig,
     TextPromptConfig,
     TrackingConfig,
 )
-from runners.harness.config.text_schema import RaceConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch.entry import Sweep, Terminated
 from runners.harness.measure import subject

@@ -13,8 +13,13 @@ from torch import Tensor
 
 from runners.harness.config.checks import check_text, read_prompts
 from runners.harness.config.conversion import from_dict
-from runners.harness.config.schema import DeviceConfig, LengthConfig, TrackingConfig
-from runners.harness.config.text_schema import PromptsConfig, SampleConfig
+from runners.harness.config.schema import (
+    DeviceConfig,
+    LengthConfig,
+    PromptsConfig,
+    SampleConfig,
+    TrackingConfig,
+)
 from runners.harness.errors import UsageError
 from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.result import CellResult

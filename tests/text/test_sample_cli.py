@@ -17,8 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runners.harness.config import grammar
 from runners.harness.config.checks import read_prompts
-from runners.harness.config.schema import DeviceConfig, LengthConfig
-from runners.harness.config.text_schema import SampleConfig
+from runners.harness.config.schema import DeviceConfig, LengthConfig, SampleConfig
 from runners.harness.launch import run as keep
 from runners.harness.launch.entry import Finished
 from runners.harness.measure import subject

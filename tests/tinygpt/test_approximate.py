@@ -20,10 +20,13 @@ from runners.harness.config.schema import (
     DeviceConfig,
     LengthConfig,
     PromptConfig,
+    PromptsConfig,
+    RaceConfig,
+    SampleConfig,
     TextPromptConfig,
     TimingConfig,
+    VerifyConfig,
 )
-from runners.harness.config.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
 from runners.harness.measure import gate
 from runners.harness.measure.cell import run_cell
 from runners.harness.measure.result import CellResult
@@ -31,6 +34,7 @@ from runners.harness.report import render
 from runners.harness.store.tracking import Store
 from runners.harness.tables import engines as engine_table
 from runners.harness.tables import frames
+from runners.harness.tables.bench import bench_tables
 from runners.harness.text.race import race
 from runners.harness.text.race_screen import same_text
 from runners.harness.text.sample import sample
@@ -323,7 +327,7 @@ def test_every_table_marks_an_approximation(
     other = frame[frame["cache"].ne(mark)].assign(engine="compiled")
     engines = engine_table.engines(pd.concat([frame, other]))
     assert list(engines["cache"]).count(mark) == 1
-    for table in render.bench_tables(pd.concat([frame, elsewhere, other])):
+    for table in bench_tables(pd.concat([frame, elsewhere, other])):
         assert mark in render.to_csv(table.frame), table.name
 
 

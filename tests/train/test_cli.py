@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from runners import bench as bench_module
 from runners.harness.config import paths
 from runners.harness.config.conversion import from_dict
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.errors import UsageError
 from runners.harness.train import corpus, inputs
 from runners.harness.train import run as train_run

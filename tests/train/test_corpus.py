@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.train import corpus
 from runners.harness.train.trainer import Batches, first_weights
 from tests.small_text import MODEL, text

@@ -11,8 +11,7 @@ from runners import bench as bench_module
 from runners import train as train_module
 from runners.harness.config import paths, presets
 from runners.harness.config.conversion import from_dict
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import BenchConfig, TrainConfig
 from runners.harness.errors import UsageError
 from runners.harness.store.tracking import Store, TrackingError
 from runners.harness.train.trainer import NonFiniteError, Trainer

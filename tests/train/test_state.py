@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from runners.harness.config.conversion import from_dict
-from runners.harness.config.train_schema import LearningConfig, TrainConfig
+from runners.harness.config.schema import LearningConfig, TrainConfig
 from runners.harness.train import state as train_state
 from runners.harness.train.trainer import Row, first_weights
 from tests.small_text import MODEL

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor.exc import CppCompileError, InductorError
 
-from runners.harness.config.train_schema import LearningConfig
+from runners.harness.config.schema import LearningConfig
 from runners.harness.train import trainer as training
 from runners.harness.train.trainer import (
     Batches,

@@ -15,8 +15,8 @@ from runners.harness.config.schema import (
     LengthConfig,
     TextPromptConfig,
     TrackingConfig,
+    VerifyConfig,
 )
-from runners.harness.config.text_schema import VerifyConfig
 from runners.harness.machine import environment
 from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.result import CellResult
@@ -511,7 +511,7 @@ def test_equal_texts_are_not_put_side_by_side() -> None:
 
 
 def test_every_fault_of_the_schema_has_its_cache() -> None:
-    from runners.harness.config.text_schema import FAULTS
+    from runners.harness.config.schema import FAULTS
 
     assert set(faults.FAULTS) | {"none"} == set(FAULTS)
     assert verify_run.FAULTS is faults.FAULTS

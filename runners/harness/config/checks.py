@@ -10,9 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from runners.harness.config.paths import find_checkpoint
-from runners.harness.config.schema import BenchConfig, RunConfig, TextPromptConfig
+from runners.harness.config.schema import (
+    BenchConfig,
+    PromptsConfig,
+    RaceConfig,
+    RunConfig,
+    SampleConfig,
+    TextPromptConfig,
+    VerifyConfig,
+)
 from runners.harness.config.text_files import read_utf8
-from runners.harness.config.text_schema import PromptsConfig, RaceConfig, SampleConfig, VerifyConfig
 from runners.harness.errors import UsageError
 from tinygpt.config import ModelConfig
 from tinygpt.tokenizer import Tokenizer

@@ -17,12 +17,20 @@ from omegaconf.errors import (
     ConfigKeyError,
     InterpolationResolutionError,
     OmegaConfBaseException,
+    ValidationError,
 )
 
 from runners.harness.config import grammar
 from runners.harness.config.grammar import hint
-from runners.harness.config.paths import absolute, results_dir, settled
-from runners.harness.config.schemas import SCHEMAS
+from runners.harness.config.paths import (
+    absolute,
+    conf_dir,
+    config_groups,
+    group_options,
+    results_dir,
+    settled,
+)
+from runners.harness.config.schema import SCHEMAS
 from runners.harness.errors import UsageError, first_line, require_utf8
 
 C = TypeVar("C")
@@ -136,7 +144,9 @@ def one_line(error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         options = ", ".join(sorted(error.options, key=lambda o: (len(o) if o.isdigit() else 0, o)))
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
-        return f"{group}={option}: no such option; choose one of {options}"
+        return f"{group}={option}: no such option; choose one of {options}" + _by_value(
+            group, option
+        )
     swept = re.search(r"(?:argument|parameters) '(.*?)'(?:\n| requires --multirun)", text, re.S)
     if swept:
         word = " ".join(swept[1].split())
@@ -149,14 +159,25 @@ def one_line(error: Exception) -> str:
         key = word.partition("=")[0].lstrip("+")
         if key in grammar.all_text_keys() or key.startswith("hydra."):
             return f"{word}: is not a value in Hydra's grammar; {hint(key)}"
-        return f"{word}: cannot be read as key=value ({text.splitlines()[0]})"
+        if "=" not in word:
+            return f"{word}: has no value; give {key}=VALUE"
+        return (
+            f"{word}: the value cannot be read; brackets and quotes come in pairs, and a text with "
+            f"one of ,;()[]{{}} in it stands in quotes of its own, \"{key}='…'\""
+        )
     if isinstance(cause, InterpolationResolutionError):
         reason = str(cause).splitlines()[0]
         return f"{cause.full_key}: ${{...}} refers to another key, and here: {reason}; take it out"
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(cause)
+    if isinstance(cause, ValidationError) and cause.full_key:
+        part = re.search(r"is not a subclass of \w+\. value: (.*)", cause.msg or "")
+        if part:
+            return _part_as_value(cause, part[1])
     if isinstance(cause, OmegaConfBaseException):
         message = (cause.msg or str(cause)).splitlines()[0]
+        if "Cannot merge DictConfig with ListConfig" in message:
+            message = "takes no value, it has keys of its own"
         for name, meaning in _TYPES.items():
             message = re.sub(
                 rf"Value '(.*)' of type '\w+' could not be converted to {name}",
@@ -167,6 +188,24 @@ def one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def _by_value(group: str, option: str) -> str:
+    """How to give a number that has no file of its own."""
+    options = group_options(group) if group in config_groups() else []
+    if not (option.isdigit() and options and all(name.isdigit() for name in options)):
+        return ""
+    keys = [str(key) for key in OmegaConf.load(conf_dir() / group / f"{options[0]}.yaml")]
+    return f", or give it by value: {group}.{keys[0]}={option}"
+
+
+def _part_as_value(error: OmegaConfBaseException, value: str) -> str:
+    """A value in the place of a part of the config that has keys of its own."""
+    key, parent = str(error.full_key), error.parent_node
+    part = parent._get_node(key.rpartition(".")[2]) if isinstance(parent, DictConfig) else None
+    keys = [str(name) for name in part] if isinstance(part, DictConfig) else []
+    way = f"; give {key}.{keys[0]}={value} (it has {', '.join(keys)})" if keys else ""
+    return f"{key}={value}: {key} takes no value, it has keys{way}"
+
+
 def _unknown_key(error: OmegaConfBaseException) -> str:
     full_key = str(error.full_key or error.key)
     parent = error.parent_node
@@ -174,7 +213,12 @@ def _unknown_key(error: OmegaConfBaseException) -> str:
     keys = [key for key in keys if key != "hydra" and key != error.key]
     group = full_key.rpartition(".")[0]
     close = difflib.get_close_matches(str(error.key), keys, n=1)
-    hint = f"did you mean {f'{group}.' if group else ''}{close[0]}? " if close else ""
+    near = [f"{group}.{close[0]}" if group else close[0]] if close else []
+    if isinstance(parent, DictConfig) and not group:
+        plain: Any = OmegaConf.to_container(parent, resolve=False)
+        below = [key for key in flatten(plain) if not key.startswith("hydra.")]
+        near = [key for key in below if key.endswith(f".{full_key}")] or near
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{full_key}: no such key; {hint}{group or 'the config'} has {', '.join(keys)}"
 
 

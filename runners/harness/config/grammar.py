@@ -17,8 +17,9 @@ from typing import Any, get_args, get_type_hints
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString, ValueType
 
+from runners.harness.config.commands import GRAMMAR
 from runners.harness.config.paths import config_groups, group_options
-from runners.harness.config.schemas import SCHEMAS
+from runners.harness.config.schema import SCHEMAS
 from runners.harness.errors import UsageError
 
 LIST_KEYS = frozenset({"sweep"})
@@ -31,8 +32,6 @@ RAW_KEYS = frozenset({"where"})
 FREE_KEYS = frozenset({"prompt.text", "stop", "train.sample_prompt"})
 """Keys whose value may be any text: in these ``${`` is never a reference to another key."""
 
-_GRAMMAR = re.compile(r"""\s*['"]|.*[,()\[\]{}]|\s*null\s*\Z""", re.DOTALL | re.IGNORECASE)
-"""Values that mean something in Hydra's grammar."""
 _NEEDS_NO_QUOTES = re.compile(r"[^\s\\:=]+")
 """Texts that Hydra's sweeper puts into a job's command as they are, without escapes."""
 
@@ -69,6 +68,9 @@ def keep_text(override: Override) -> Override:
     key, value = override.key_or_group, override._value
     if key not in all_text_keys() | config_groups() or override.input_line is None:
         return override
+    if key in config_groups() and override.is_delete():
+        options = ", ".join(group_options(key))
+        raise UsageError(f"{override.input_line}: no group can be left out; {key} has {options}")
     typed = override.input_line.partition("=")[2]
     if key in config_groups() and key != "experiment":
         _require_option(key, typed, value)
@@ -141,7 +143,9 @@ def install() -> None:
     def parse_rule(self: OverridesParser, s: str, rule_name: str) -> Any:
         key, equals, typed = s.partition("=")
         name = key.lstrip("+")
-        if equals and (name in RAW_KEYS or (name in all_text_keys() and not _GRAMMAR.match(typed))):
+        if equals and not name.strip():
+            raise UsageError(f"{s}: has no key in front of the =; give KEY=VALUE")
+        if equals and (name in RAW_KEYS or (name in all_text_keys() and not GRAMMAR.match(typed))):
             _require_meant(name, typed)
             parsed = original(self, f"{key}=x", rule_name)
             parsed.input_line, parsed._value = s, _verbatim(typed)

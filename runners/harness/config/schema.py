@@ -1,11 +1,14 @@
-"""The dataclasses behind conf/, with their range checks. Imports no torch and no mlflow.
+"""The dataclasses behind conf/, with their range checks, and SCHEMAS: that of each entry point.
 
 The library owns the config of its parts; this module only composes them and adds what belongs to
-an experiment. A field's name is its key on the command line.
+an experiment. A field's name is its key on the command line. Imports no torch and no MLflow.
 """
 
+import platform
+import re
 from dataclasses import dataclass, field
 
+from runners.harness.config.commands import command
 from tinygpt.config import (
     CacheConfig,
     EngineConfig,
@@ -14,6 +17,7 @@ from tinygpt.config import (
     SamplerConfig,
     require,
 )
+from tinygpt.tokenizer import EOT
 
 PATH = {"path": ""}
 """Metadata of a field that is a path: a config holds it absolute, ``~`` being the home folder."""
@@ -174,3 +178,385 @@ class BenchConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.round >= 1, f"round={self.round}: must be at least 1")
+
+
+# texts: sample, verify, race
+
+CHECKS = ("all", "cache", "sampler")
+FAULTS = ("none", "rope", "mask", "window")
+
+
+@dataclass(kw_only=True)
+class PromptsConfig(TextPromptConfig):
+    """One text to start from, or several; "Holmes" where none is given."""
+
+    jsonl: str | None = field(default=None, metadata=PATH)
+    """A file of one prompt a line, each a JSON string or an object with the key ``prompt``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.jsonl is not None:
+            other = "text" if self.text is not None else "file"
+            require(
+                self.text is None and self.file is None,
+                f"jsonl={self.jsonl}: prompt.{other} is given as well; give one of them",
+            )
+
+
+@dataclass(kw_only=True)
+class SampleConfig(RunConfig):
+    """Texts that a model writes with one setting of the sampler."""
+
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    prompt: PromptsConfig = field(default_factory=PromptsConfig)
+    checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
+    """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
+    stop: str | None = EOT
+    """A text ends before this string; null lets it run to its full length."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompt.text is None and self.prompt.file is None and self.prompt.jsonl is None:
+            self.prompt.text = (
+                "Holmes"  # here: in the part it would stand beside a file that is given
+            )
+        require(self.stop != "", "stop= is empty: every text ends with it; give null for no stop")
+        _require_tokenizer(self.checkpoint, "sample writes text")
+
+
+@dataclass(kw_only=True)
+class VerifyConfig(RunConfig):
+    """Proof that a cache changes nothing."""
+
+    prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
+    checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
+    """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
+    check: str = "all"
+    """``cache``, ``sampler``, or ``all`` for both."""
+    fault: str = "none"
+    """Breaks the rolling cache on purpose: ``rope``, ``mask`` or ``window``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.check in CHECKS, f"check={self.check}: must be one of {', '.join(CHECKS)}")
+        require(self.fault in FAULTS, f"fault={self.fault}: must be one of {', '.join(FAULTS)}")
+        require(
+            self.fault == "none" or self.check != "sampler",
+            f"fault={self.fault}: breaks the cache, and check=sampler does not look at it; "
+            "give check=cache",
+        )
+        _require_tokenizer(self.checkpoint, "verify shows texts")
+        if self.prompt.text is None and self.prompt.file is None:
+            self.prompt.text = "It was a"
+
+
+@dataclass(kw_only=True)
+class RaceConfig(RunConfig):
+    """The same text with and without a cache, side by side."""
+
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
+    checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
+    """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.cache.kind != "none",
+            "cache.kind=none: races against itself; choose cache=rolling or cache=static",
+        )
+        require(
+            self.length.new_tokens >= 2,
+            f"length.new_tokens={self.length.new_tokens}: nothing to race, since the first token "
+            "costs the same either way; give at least 2",
+        )
+        _require_tokenizer(self.checkpoint, "race shows texts")
+        if self.prompt.text is None and self.prompt.file is None:
+            self.prompt.text = "It was a"
+
+
+def _require_tokenizer(checkpoint: str, why: str) -> None:
+    require(
+        checkpoint != "none",
+        f"checkpoint=none: {why}, and random weights have no tokenizer; give a name (holmes), a "
+        "training run's id, or a folder",
+    )
+
+
+# training
+
+AUTOCASTS = ("none", "bf16")
+
+
+@dataclass(kw_only=True)
+class CorpusConfig:
+    """The text that is learnt from."""
+
+    path: str | None = field(default=None, metadata=PATH)
+    """A UTF-8 file."""
+    held_out: float = 0.05
+    """Share of the text, at its end, that neither model nor tokenizer learns from."""
+
+    def __post_init__(self) -> None:
+        require(
+            0.0 < self.held_out <= 0.5,
+            f"held_out={self.held_out}: must be above 0 and at most 0.5, the share of the text to "
+            "judge by",
+        )
+
+
+@dataclass(kw_only=True)
+class LearningConfig:
+    """How the weights are learnt: AdamW, warm-up and cosine, on windows of context_length."""
+
+    steps: int = 1500
+    """Updates of the weights."""
+    batch: int = 16
+    """Windows an update."""
+    lr: float = 2e-3
+    """Learning rate at the end of the warm-up."""
+    min_lr: float = 2e-4
+    """Learning rate of the last step, which the cosine falls to."""
+    warmup_steps: int = 100
+    """Steps over which the learning rate rises from 0."""
+    weight_decay: float = 0.1
+    """AdamW's decay of matrices; vectors do not decay."""
+    beta1: float = 0.9
+    """AdamW's memory of gradients."""
+    beta2: float = 0.95
+    """AdamW's memory of their squares."""
+    grad_clip: float = 1.0
+    """Longest gradient, as the norm over all weights; 0 is off."""
+    dropout: float = 0.0
+    """Share of activations zeroed in training, after the embedding and every branch."""
+    eval_every: int = 100
+    """Steps between two looks at the held-out text; the state to resume from is saved as well."""
+    sample_every: int = 500
+    """Steps between two samples of text; 0 is none."""
+    sample_prompt: str = "Holmes"
+    """What a sample starts from."""
+    sample_tokens: int = 60
+    """New tokens of a sample."""
+    autocast: str = "none"
+    """``bf16`` computes matrix products in it; weights and their updates stay fp32."""
+    compile: bool = False
+    """Whether torch.compile makes one kernel of many; wants a C++ compiler, and a minute."""
+    stop_after: int | None = None
+    """Stop after this step though more are planned; ``resume`` goes on from there."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "eval_every", "sample_tokens"):
+            value = getattr(self, name)
+            require(value >= 1, f"{name}={value}: must be at least 1")
+        for name in ("weight_decay", "grad_clip"):
+            value = getattr(self, name)
+            require(0.0 <= value < float("inf"), f"{name}={value}: must be finite and at least 0")
+        for name in ("beta1", "beta2", "dropout"):
+            value = getattr(self, name)
+            require(0.0 <= value < 1.0, f"{name}={value}: must be at least 0 and below 1")
+        require(0.0 < self.lr < float("inf"), f"lr={self.lr}: must be finite and above 0")
+        require(
+            0.0 <= self.min_lr <= self.lr,
+            f"min_lr={self.min_lr}: must be from 0 to train.lr={self.lr}",
+        )
+        require(
+            0 <= self.warmup_steps <= self.steps,
+            f"warmup_steps={self.warmup_steps}: must be from 0 to train.steps={self.steps}",
+        )
+        require(
+            self.sample_every >= 0, f"sample_every={self.sample_every}: must be at least 0 (none)"
+        )
+        require(
+            self.sample_every == 0 or bool(self.sample_prompt),
+            "sample_prompt= is empty: the model needs at least 1 token to start from",
+        )
+        require(
+            self.autocast in AUTOCASTS,
+            f"autocast={self.autocast}: must be one of {', '.join(AUTOCASTS)}",
+        )
+        require(
+            self.stop_after is None or self.stop_after >= 1,
+            f"stop_after={self.stop_after}: must be at least 1, or null to go on to the end",
+        )
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """One training run."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    train: LearningConfig = field(default_factory=LearningConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    seed: int = 1
+    """Seed of first weights, order of windows, dropout and samples."""
+    out: str | None = None
+    """Name under which the best weights are put into checkpoints/ once all steps are done; an
+    older checkpoint of that name is replaced. They are found by the run's id in any case."""
+    resume: str | None = field(default=None, metadata={"path": "last/state.safetensors"})
+    """Id of a run to go on from, with everything else as in its command; or its folder."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**63, f"seed={self.seed}: must be from 0 to 2**63 - 1")
+        require(
+            self.out is None or re.fullmatch(r"\w[\w.-]*", self.out) is not None,
+            f"out={self.out}: must be a name of letters, digits, '_', '-' and '.', since it "
+            "becomes a folder of checkpoints/",
+        )
+        require(self.out != "none", "out=none: checkpoint=none means random weights; choose a name")
+
+
+# what looks at finished runs: tables, rerun, compare, doctor
+
+FORMATS = ("rich", "md", "csv", "json")
+
+
+def _ids(tracking: TrackingConfig) -> str:
+    shown = command("tables", "table=runs", folder=tracking.dir, uri=tracking.uri or "")
+    return f"`{shown}` lists the ids"
+
+
+@dataclass(kw_only=True)
+class TablesConfig:
+    """Which table of which sweep, and how it is printed."""
+
+    sweep: str = "latest"
+    """A sweep's or lone cell's id (a prefix is enough), ``ID-NUMBER`` for one cell of a sweep,
+    several with commas, or ``latest``."""
+    table: str = "all"
+    """``cells``, ``cache``, ``device``, ``engine``, or ``all``; ``runs`` for the store's."""
+    where: str = ""
+    """Conditions on the rows, joined by and: ``batch.size>=4 and device=cpu``."""
+    limit: int = 50
+    """Rows of ``table=runs``, the newest first."""
+    format: str = "rich"
+    """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        tables = ("all", "cells", "cache", "device", "engine", "runs")
+        require(self.table in tables, f"table={self.table}: must be one of {', '.join(tables)}")
+        require(
+            self.format in FORMATS, f"format={self.format}: must be one of {', '.join(FORMATS)}"
+        )
+        require(
+            self.table != "all" or self.format in ("rich", "md"),
+            f"table=all: {self.format} holds one table; choose one of {', '.join(tables[1:])}",
+        )
+        require(
+            self.table != "runs" or self.sweep == "latest",
+            f"sweep={self.sweep}: table=runs lists all that is in the store; leave sweep out, or "
+            f"choose another table",
+        )
+        require(
+            self.table == "runs" or self.limit == 50,
+            f"limit={self.limit}: is for table=runs; the other tables show every cell",
+        )
+        require(self.limit >= 1, f"limit={self.limit}: must be at least 1")
+
+
+@dataclass(kw_only=True)
+class RerunConfig:
+    """Which run is run again. Further KEY=VALUE words change its stored config."""
+
+    run: str | None = None
+    """Id of a cell or sweep (a prefix is enough), or ``latest``."""
+    config: str | None = field(default=None, metadata=PATH)
+    """A config.yaml from anywhere, in place of a run."""
+    strict: bool = False
+    """Refuse where anything has changed since: presets, code, versions, hardware, weights."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        require(
+            (self.run is None) != (self.config is None),
+            f"run=ID or config=FILE: give one of them; {_ids(self.tracking)}",
+        )
+        require(self.run != "", "run= is empty: give an id, or latest")
+
+
+@dataclass(kw_only=True)
+class CompareConfig:
+    """Two runs or sweeps, ``b`` against ``a``."""
+
+    a: str = ""
+    """Id of the run or sweep to compare with (a prefix is enough), or ``latest``."""
+    b: str = ""
+    """Id of the run or sweep that is judged."""
+    format: str = "rich"
+    """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
+    fail_if_slower: str | None = None
+    """A share such as ``5%`` or ``0.05``: exit 1 where ``b`` is slower by more, beyond doubt, and 3
+    where that cannot be judged."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        missing = [f"{key}=ID" for key in ("a", "b") if not getattr(self, key)]
+        require(
+            not missing,
+            f"{' '.join(missing)}: give the id of the run or sweep, its beginning, or latest; "
+            + _ids(self.tracking),
+        )
+        require(
+            self.format in FORMATS, f"format={self.format}: must be one of {', '.join(FORMATS)}"
+        )
+        if self.fail_if_slower is not None:
+            require(
+                0.0 < self.allowed < 1.0,
+                f"fail_if_slower={self.fail_if_slower}: must be a share of above 0 and below 1, "
+                "such as 0.05, or with its sign, 5%",
+            )
+
+    @property
+    def allowed(self) -> float:
+        """``fail_if_slower`` as a share; 0 where it is off or not a number."""
+        found = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", self.fail_if_slower or "")
+        return float(found[1]) / (100.0 if found[2] else 1.0) if found else 0.0
+
+
+@dataclass(kw_only=True)
+class DoctorConfig:
+    """What is looked for, and whether it is mended."""
+
+    fix: bool = False
+    """Mend what is found; otherwise it is only told."""
+    prune: str | None = None
+    """An age such as ``30d`` or ``12h``: older sweeps and lone cells are removed."""
+    gone: str | None = None
+    """A host that will not come back: what it ran ends as that of a process that is gone."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        require(
+            self.prune is None or self.prune_s > 0.0,
+            f"prune={self.prune}: must be an age in days or hours, such as 30d or 12h",
+        )
+        require(
+            self.gone != platform.node(),
+            f"gone={self.gone}: is this machine, which tells itself what still runs; leave it out",
+        )
+
+    @property
+    def prune_s(self) -> float:
+        """``prune`` in seconds; 0 where it is off or not an age."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([dh])", self.prune or "")
+        return float(found[1]) * {"d": 86400.0, "h": 3600.0}[found[2]] if found else 0.0
+
+
+SCHEMAS: dict[str, type] = {
+    "bench": BenchConfig,
+    "sample": SampleConfig,
+    "verify": VerifyConfig,
+    "race": RaceConfig,
+    "train": TrainConfig,
+    "tables": TablesConfig,
+    "rerun": RerunConfig,
+    "compare": CompareConfig,
+    "doctor": DoctorConfig,
+}
+"""Every entry point's config, by the name of its file in conf/."""

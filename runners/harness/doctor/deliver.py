@@ -80,11 +80,9 @@ def end(store: Store, sweep: Unit, *, anew: bool = True) -> None:
     tables = sweep.folder / "tables"
     benchmark = sweep.facts["kind"] == "bench" and not sweep.facts.get("rerun_of")
     if benchmark and sweep.cells and (anew or not tables.is_dir()):
-        from runners.harness.report import render
-        from runners.harness.tables.frames import cells
+        from runners.harness.report.bench import write_tables
 
-        frame = cells(sweep.identity, store)
-        render.write(tables, render.bench_tables(frame), frame)
+        write_tables(store, sweep.folder)
     store.end_sweep(sweep.facts["run_id"], outcome(sweep), tables, sweep.ended)
 
 

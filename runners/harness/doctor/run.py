@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from runners.harness import terminal
-from runners.harness.config.tools_schema import DoctorConfig
+from runners.harness.config.schema import DoctorConfig
 from runners.harness.doctor import prune as doctor_prune
 from runners.harness.doctor import units as of_unit
 from runners.harness.doctor.database import locations, schema

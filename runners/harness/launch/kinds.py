@@ -5,9 +5,7 @@ What takes long to import is named, ``module:function``.
 
 from dataclasses import dataclass
 
-from runners.harness.config.schema import BenchConfig
-from runners.harness.config.text_schema import SampleConfig, VerifyConfig
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import BenchConfig, SampleConfig, TrainConfig, VerifyConfig
 
 
 @dataclass(frozen=True)

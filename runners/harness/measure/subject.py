@@ -9,9 +9,8 @@ from torch import Tensor
 
 from runners.harness.config.checks import prompt_ids, read_prompt, read_prompts, read_tokenizer
 from runners.harness.config.paths import find_checkpoint
-from runners.harness.config.schema import BenchConfig, DeviceConfig, RunConfig
+from runners.harness.config.schema import BenchConfig, DeviceConfig, RunConfig, SampleConfig
 from runners.harness.config.text_files import BYTE_ORDER_MARK
-from runners.harness.config.text_schema import SampleConfig
 from runners.harness.machine import environment
 from runners.harness.measure import gate
 from tinygpt import cost

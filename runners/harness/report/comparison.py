@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import sys
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -12,12 +13,15 @@ import pandas as pd
 from rich.console import Console
 
 from runners.harness import stats
-from runners.harness.config.tools_schema import CompareConfig
+from runners.harness.config.commands import command
+from runners.harness.config.schema import CompareConfig
 from runners.harness.machine import changes
 from runners.harness.report import render
 from runners.harness.store.tracking import TrackingError
 from runners.harness.tables import noise
-from runners.harness.tables.comparison import NAMES, Comparison, Side
+from runners.harness.tables.bench import sweep_command
+from runners.harness.tables.columns import HASHES, NAMES
+from runners.harness.tables.comparison import Comparison, Side
 from runners.harness.tables.table import Table
 
 NOT_JUDGED = 3
@@ -57,8 +61,8 @@ def gate(found: Comparison, config: CompareConfig) -> Gate:
     if len(frame) > 1 and mean.high is not None and mean.high < beyond:
         said.append(f"the mean by {1 - mean.ratio:.1%}")
     known = set(found.a.measured["cell"])
-    lone = [cell for one in found.unmatched if one.side == "a" for cell in one.cells]
-    missing = [cell for cell in lone if cell in known]
+    left = [cell for one in found.unmatched if one.side == "a" for cell in one.cells]
+    missing = [cell for cell in left if cell in known]
     words = [f"FAILED, slower: {', '.join(said)}"] if said else []
     if unclear.any():
         rows = frame[unclear]
@@ -109,10 +113,10 @@ def _command(side: Side, rounds: int = 0) -> str:
     """The command that a side was made with, in so many rounds where they are given."""
     overrides = side.top.overrides
     if overrides.startswith(("run=", "config=")):  # a rerun has the rounds of its original
-        longer = " timing=thorough" if rounds else ""
-        return f"python -m runners.rerun {overrides}{longer}"
+        longer = ["timing=thorough"] if rounds else []
+        return command("rerun", *shlex.split(overrides), *longer)
     numbers = ",".join(str(n + 1) for n in range(rounds))
-    return render.command(overrides, **({"round": numbers} if rounds else {}))
+    return sweep_command(overrides, **({"round": numbers} if rounds else {}))
 
 
 def show(found: Comparison, form: str) -> None:
@@ -166,10 +170,9 @@ def _further(found: Comparison) -> list[str]:
 
 def _names(frame: pd.DataFrame) -> list[str]:
     """The columns that tell the rows apart; hashes and seed only where it takes them."""
-    hashes = ["seed", "weights", "prompt"]
-    plain = [name for name in NAMES if name not in hashes] + ["threads"]
+    plain = [name for name in NAMES if name not in HASHES] + ["threads"]
     alike = frame.duplicated(plain).any()
-    return plain + [name for name in hashes if alike and frame[name].nunique() > 1]
+    return plain + [name for name in HASHES if alike and frame[name].nunique() > 1]
 
 
 def _table(found: Comparison) -> Table:
@@ -178,14 +181,13 @@ def _table(found: Comparison) -> Table:
     shown = frame[_names(frame)].copy()
     for name in shown.columns.intersection(["weights", "prompt"]):
         shown[name] = shown[name].str[:12]
-    shown = shown.rename(columns={"prompt": "prompt ids"})
     for name in (f"{side}_{what}" for side in "ab" for what in ("tok_per_s", "lowest", "highest")):
         shown[name] = frame[name]
     shown["ratio"] = frame["ratio"].map("{:.3f}".format)
     spans = zip(frame["low"], frame["high"], strict=True)
     shown["interval"] = ["" if pd.isna(low) else f"{low:.3f}–{high:.3f}" for low, high in spans]
     for name in ("verdict", "n_a", "n_b", "rounds_a", "rounds_b"):
-        shown[name.replace("_", " ")] = frame[name]
+        shown[name] = frame[name]
     shown["noise"] = frame["noise"]
     span = "no interval" if overall.low is None else f"{overall.low:.3f}–{overall.high:.3f}"
     footer = [
@@ -195,8 +197,8 @@ def _table(found: Comparison) -> Table:
     ]
     busy = noise.of_pairs(frame["noise"])
     footer += [busy] if busy else []
-    for lone in found.unmatched:
-        footer.append(f"not compared, {lone.side}: {', '.join(lone.cells)}: {lone.reason}")
+    for one in found.unmatched:
+        footer.append(f"not compared, {one.side}: {', '.join(one.cells)}: {one.reason}")
     title = "b against a (ratio of tok/s, above 1: b is faster; interval: of the ratio, 99 %)"
     return Table("compare", shown, title, footer=footer)
 
@@ -229,5 +231,5 @@ def to_object(found: Comparison) -> dict[str, Any]:
         },
         "cells": json.loads(render.to_json(found.frame)),
         "overall": overall,
-        "unmatched": [lone._asdict() for lone in found.unmatched],
+        "unmatched": [one._asdict() for one in found.unmatched],
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from runners.harness.config.commands import command
 from runners.harness.config.conversion import flatten, from_dict, to_dict
 from runners.harness.config.paths import absolute, config_groups, group_options
 from runners.harness.config.schema import TrackingConfig
@@ -78,8 +79,9 @@ def from_store(stored: Stored) -> Original:
     except TrackingError as error:
         line = str(error).rstrip(".")
         if "doctor" not in line:
-            cure = "if the results folder was moved: python -m runners.doctor fix=true"
-            line = f"{stored.cell}: {line}; {cure}"
+            store = stored.store
+            cure = command("doctor", "fix=true", folder=store.dir, uri=store.server)
+            line = f"{stored.cell}: {line}; if the results folder was moved: {cure}"
         raise TrackingError(line) from None
     return Original(stored.cell, stored.kind, config, stored.path, record)
 

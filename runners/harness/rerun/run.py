@@ -22,7 +22,7 @@ from runners.harness.config.conversion import (
     to_dict,
 )
 from runners.harness.config.paths import absolute
-from runners.harness.config.tools_schema import RerunConfig
+from runners.harness.config.schema import RerunConfig
 from runners.harness.config.words import composed_today
 from runners.harness.errors import UsageError
 from runners.harness.launch.entry import Finished, Sweep
@@ -34,12 +34,12 @@ from runners.harness.launch.tracked import outcome_of, sum_up, tracked_sweep
 from runners.harness.machine import environment
 from runners.harness.measure import subject
 from runners.harness.measure.result import CellResult
+from runners.harness.report.bench import write_tables
 from runners.harness.rerun import original, verdict
 from runners.harness.rerun.original import Again, Original
 from runners.harness.store.disk import Place
 from runners.harness.store.find import Top, find_cells
 from runners.harness.store.tracking import Store, TrackingError, open_store
-from runners.harness.sweep.around import write_tables
 from tinygpt.checkpoint import weights_sha256
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from runners.harness.config.commands import command
+
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
@@ -32,8 +34,8 @@ def find_or_make(client: "MlflowClient", kind: str, artefacts: Path | None, uri:
                 raise
     if artefacts and _path(found.artifact_location).resolve() != artefacts.resolve():
         raise FileNotFoundError(
-            f"the results folder was moved: {name} has its artefacts in {found.artifact_location}; "
-            "python -m runners.doctor fix=true"
+            f"the results folder was moved: {name} has its artifacts in {found.artifact_location}; "
+            + command("doctor", "fix=true", folder=artefacts.parents[1])
         )
     if found.lifecycle_stage == "deleted":
         raise FileNotFoundError(deleted(kind, found.experiment_id, uri))

@@ -1,13 +1,13 @@
 """What is in the store, found by the ids that people type, with all that was kept of it."""
 
 import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from runners.harness.config.commands import command
 from runners.harness.errors import first_line
 from runners.harness.store.disk import read_rows
 from runners.harness.store.tracking import Store, TrackingError
@@ -58,7 +58,8 @@ class Stored:
         except (OSError, TrackingError) as error:
             raise TrackingError(
                 f"{self.cell}: {name} cannot be read ({first_line(error)}); if the results folder "
-                "was moved: python -m runners.doctor fix=true"
+                "was moved: "
+                + command("doctor", "fix=true", folder=self.store.dir, uri=self.store.server)
             ) from None
 
     @property
@@ -99,7 +100,7 @@ def find_top(store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str
     if not store.exists:
         raise ValueError(
             f"{key}={wanted}: nothing is tracked in {store.dir} yet; measure something first: "
-            "python -m runners.bench -m device=cpu,cuda batch=1,16"
+            + command("bench", "-m", "device=cpu,cuda", "batch=1,16", folder=store.dir)
         )
     safe = "".join(c for c in wanted if c.isalnum() or c == "-")
     found: list[tuple[str, Run]] = []
@@ -126,11 +127,10 @@ def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> 
         where = f"{_TOP} and tags.`tinygpt.sweep` LIKE '{safe}%'"
         if kind not in kinds and store.search(kind, where, limit=1):
             return f"is a run of {kind}, and this is about {', '.join(kinds)}"
-    here = shlex.join(["tracking.dir=" + str(store.dir)])
+    ids = command("tables", "table=runs", folder=store.dir, uri=store.server)
     return (
         f"no such sweep or cell in {store.dir}; latest is the newest of kind bench that is no "
-        f"rerun, and `python -m runners.tables table=runs {here}` lists all of them"
-        + (f"; {deleted}" if deleted else "")
+        f"rerun, and `{ids}` lists the ids of all of them" + (f"; {deleted}" if deleted else "")
     )
 
 
@@ -172,6 +172,6 @@ def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[Top, list[S
     if not cells:
         raise ValueError(
             f"{key}={wanted}: no cell of {top.identity} has ended; if its process is gone: "
-            "python -m runners.doctor fix=true"
+            + command("doctor", "fix=true", folder=store.dir, uri=store.server)
         )
     return top, cells

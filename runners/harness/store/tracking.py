@@ -105,6 +105,11 @@ class Store:
         return own if self.database == own else None
 
     @property
+    def server(self) -> str:
+        """The URI of a store that is not in its own folder; empty for one that is."""
+        return "" if self.own_database else self.uri
+
+    @property
     def exists(self) -> bool:
         """Whether anything can have been tracked yet."""
         return self.database is None or self.database.is_file()

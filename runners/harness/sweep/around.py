@@ -6,7 +6,6 @@ The sweep's folder holds sweep.json, tables/, and a folder for each cell.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runners.harness import terminal
 from runners.harness.config.schema import BenchConfig
@@ -17,9 +16,6 @@ from runners.harness.launch.run import JobResult
 from runners.harness.launch.tracked import outcome_of, tracked_sweep
 from runners.harness.store.tracking import Store, TrackingError, open_store
 from runners.harness.sweep.plan import estimate
-
-if TYPE_CHECKING:
-    from runners.harness.tables.table import Table
 
 
 def prepared(sweep: Sweep) -> Sweep:
@@ -83,30 +79,19 @@ def tracked(sweep: Sweep) -> Iterator[None]:
             raise
 
 
-def write_tables(store: Store, folder: Path) -> list["Table"]:
-    """Write a sweep's tables into its folder."""
-    from runners.harness.report import render
-    from runners.harness.tables.frames import cells
-
-    frame = cells(folder.name, store)
-    tables = render.bench_tables(frame)
-    render.write(folder / "tables", tables, frame)
-    return tables
-
-
 def _show_tables(store: Store, folder: Path) -> str:
     """Write and print the sweep's tables; returns the outcome of the sweep."""
-    from runners.harness.report import render
+    from runners.harness.report import bench
 
-    for table in write_tables(store, folder):
-        render.show(table)
+    bench.show_tables(bench.write_tables(store, folder), folder.name, store)
     return outcome_of(folder)
 
 
 def show_lone(measured: JobResult) -> None:
     """A lone cell's row; those of a sweep are shown together, at its end."""
     from runners.harness.report import render
+    from runners.harness.tables.bench import bench_tables
     from runners.harness.tables.frames import cells
 
     if measured.tracked and measured.place.sweep is None:
-        render.show(render.bench_tables(cells(measured.place.cell, measured.store))[0])
+        render.show(bench_tables(cells(measured.place.cell, measured.store))[0])

@@ -12,21 +12,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from runners.harness import stats
+from runners.harness.config.commands import command
 from runners.harness.store.find import Stored, Top, find_cells
 from runners.harness.store.tracking import Store
 from runners.harness.tables import frames, noise
+from runners.harness.tables.columns import KEY, LABELS, NAMES, PLACE
 
-KEY = (
-    "shape weights prompt prompt_tokens new_tokens batch sampling seed engine precision cache "
-    "device"
-).split()
-"""Columns of the cells table in which cells agree that measure the same."""
-PLACE = ["machine", "threads", "torch"]
-"""Where a cell was measured: one place for all the rounds of a side."""
-NAMES = (
-    "model device batch prompt_tokens new_tokens cache sampler engine precision seed weights prompt"
-).split()
-"""Columns by which a matched cell is told from the others."""
 _CODE = {"tinygpt": "version", "code": "code_sha256", "git commit": "git_sha"}
 _FOLLOWS = {"prompt": {"batch", "prompt_tokens", "seed", "shape"}, "weights": {"seed", "shape"}}
 """What differs as a matter of course where one of those does."""
@@ -47,10 +38,10 @@ class Side(NamedTuple):
     @property
     def measured(self) -> pd.DataFrame:
         """The cells that can be compared."""
-        return self.frame[self.frame["outcome"].eq("ok") & self.frame["rates"].ne("[]")]
+        return frames.measured(self.frame)
 
 
-class Lone(NamedTuple):
+class Unmatched(NamedTuple):
     """Cells of one side without a partner, and why."""
 
     side: str
@@ -123,7 +114,7 @@ class Comparison:
     differences: list[Difference]
     same: list[str]
     """Facts that are known, and the same on both sides of every cell."""
-    unmatched: list[Lone]
+    unmatched: list[Unmatched]
 
 
 def load(store: Store, wanted: str, key: str) -> Side:
@@ -132,7 +123,8 @@ def load(store: Store, wanted: str, key: str) -> Side:
     if top.kind != "bench":
         raise ValueError(
             f"{key}={wanted}: a run of {top.kind} has no timings to compare; its tokens are "
-            f"compared with a new run's by python -m runners.rerun run={top.identity}"
+            "compared with a new run's by "
+            + command("rerun", f"run={top.identity}", folder=store.dir, uri=store.server)
         )
     frame, cells = frames.cells(top.identity, store), {cell.cell: cell for cell in found}
     side = Side(top, cells, frame[frame["cell"].isin(list(cells))])
@@ -146,7 +138,7 @@ def compare(a: Side, b: Side) -> Comparison:
     """Match the cells and judge ``b`` against ``a``; ValueError where nothing matches."""
     matched, unmatched = _match({"a": a, "b": b})
     if not matched:
-        nearest = min(unmatched, key=lambda lone: lone.reason.count(" / ") or len(KEY))
+        nearest = min(unmatched, key=lambda one: one.reason.count(" / ") or len(KEY))
         raise ValueError(
             f"a={a.name} b={b.name}: no cell of one measures what a cell of the "
             f"other does; {nearest.side}'s {nearest.cells[0]}: {nearest.reason}"
@@ -156,10 +148,10 @@ def compare(a: Side, b: Side) -> Comparison:
     return Comparison(a, b, frame, overall, *_facts(a, b, frame), unmatched)
 
 
-def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Lone]]:
+def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Unmatched]]:
     """Pairs in the order of ``a``, and the cells that are left on either side."""
     matched: list[Matched] = []
-    lone: list[Lone] = []
+    left: list[Unmatched] = []
     for group in _groups(pd.concat([s.measured.assign(side=name) for name, s in sides.items()])):
         rows = {str(name): part for name, part in group.groupby("side")}
         mixed = {name: _places(part) for name, part in rows.items() if _places(part)}
@@ -172,16 +164,16 @@ def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Lone]]:
             else:
                 other = sides["b" if name == "a" else "a"].frame
                 reason = _nearest(part.iloc[0].to_dict(), other, swap=name == "b")
-            lone.append(Lone(name, part["cell"].tolist(), reason))
+            left.append(Unmatched(name, part["cell"].tolist(), reason))
     for name, side in sides.items():
         for row in side.frame.drop(side.measured.index).to_dict("records"):
-            lone.append(Lone(name, [str(row["cell"])], _state(row)))
-    return matched, _together(lone)
+            left.append(Unmatched(name, [str(row["cell"])], _state(row)))
+    return matched, _together(left)
 
 
 def _groups(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Cells that measure the same; by their threads as well where a side swept over them."""
-    for _, group in rows.groupby(KEY, sort=False, dropna=False):
+    for _, group in rows.groupby(list(KEY), sort=False, dropna=False):
         if (group.groupby("side")["threads"].nunique(dropna=False) > 1).any():
             yield from (part for _, part in group.groupby("threads", sort=False, dropna=False))
         else:
@@ -195,11 +187,11 @@ def _places(rows: pd.DataFrame) -> str:
     return f"rounds measured in several places ({'; '.join(places)}) are no side" if names else ""
 
 
-def _together(lone: list[Lone]) -> list[Lone]:
+def _together(left: list[Unmatched]) -> list[Unmatched]:
     found: dict[tuple[str, str], list[str]] = {}
-    for one in lone:
+    for one in left:
         found.setdefault((one.side, one.reason), []).extend(one.cells)
-    return [Lone(side, cells, reason) for (side, reason), cells in found.items()]
+    return [Unmatched(side, cells, reason) for (side, reason), cells in found.items()]
 
 
 def _state(row: dict[Any, Any]) -> str:
@@ -226,7 +218,7 @@ def _differing(a: dict[Any, Any], b: dict[Any, Any], columns: Sequence[str]) -> 
     names = [name for name in known if a[name] != b[name]]
     words = []
     for name in names:
-        if name in ("shape", "sampling"):
+        if name in LABELS:
             one, two = json.loads(a[name]), json.loads(b[name])
             keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
             words += [f"{key} {one.get(key, '-')} / {two.get(key, '-')}" for key in keys]

@@ -25,28 +25,12 @@ from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.store.find import find_part
 from runners.harness.store.tracking import Store, open_store
 from runners.harness.tables import noise
+from runners.harness.tables.columns import APPROXIMATE, CELLS, CSV, KEY, ORDERED, PLACE
 from tinygpt.config import CACHE_KINDS
 
-TEXT = (
-    "cell sweep outcome reason model device cache sampler engine precision stable rates weights "
-    "prompt machine torch sampling shape overrides noise"
-).split()
-WHOLE = (
-    "threads batch prompt_tokens new_tokens round seed repeats kv_cache_bytes peak_memory_bytes"
-).split()
-REAL = (
-    "output_tok_per_s low high ttft_ms tpot_ms itl_ms_p50 reference_ms compile_s limit_ms "
-    "limit_share others_cpu_share reference_drift"
-).split()
-
-APPROXIMATE = " (approximate)"
-"""After the kind of a cache that is no pure speed-up, in every table."""
 _SETS = {"batch": "batch.size", "length": "length.new_tokens"}
 """What a group is about, where that is not its kind."""
-_ORDER = {"device": ["cpu", "cuda", "mps"], "cache": list(CACHE_KINDS)}
-SORT = ["model", "device", "batch", "new_tokens", "cache", "sampler", "engine", "precision"]
-_KEY = ["shape", "weights", "prompt", "prompt_tokens", "new_tokens", "batch", "sampling", "seed"]
-_KEY += ["engine", "precision", "cache", "device", "threads", "machine", "torch"]
+_ORDER = {"device": ("cpu", "cuda", "mps"), "cache": CACHE_KINDS}
 
 
 def cells(sweep: str = "latest", store: Store | None = None, where: str = "") -> pd.DataFrame:
@@ -85,20 +69,20 @@ def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
         for kind in sides:
             if "none" in sides and kind != "none":
                 rows.append(common | {"cache": kind} | ratio(sides[kind], sides["none"], "none"))
-    columns = [*(name for name in SORT if name != "cache"), "cache", *ratio_columns("none")]
+    columns = [*(name for name in ORDERED if name != "cache"), "cache", *ratio_columns("none")]
     return pd.DataFrame(rows, columns=columns)
 
 
 def device_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     """Every other device against the CPU, and which one wins."""
     rows = []
-    for common, sides in _pairs(frame, "device", "threads", "machine", "torch"):
+    for common, sides in _pairs(frame, "device", *PLACE):
         for kind in _ORDER["device"][1:]:
             if "cpu" in sides and kind in sides:
                 row = common | {"device": kind} | ratio(sides[kind], sides["cpu"], "cpu")
                 wins = {"faster": kind, "slower": "cpu", "same": "neither"}
                 rows.append(row | {"wins": wins.get(row["verdict"], "unclear")})
-    columns = [*(name for name in SORT if name != "device"), "device", *ratio_columns("cpu")]
+    columns = [*(name for name in ORDERED if name != "device"), "device", *ratio_columns("cpu")]
     return pd.DataFrame(rows, columns=[*columns, "wins"])
 
 
@@ -107,7 +91,7 @@ def crossovers(devices: pd.DataFrame) -> list[str]:
     lines: list[str] = []
     if devices.empty:
         return lines
-    series = ["model", "sampler", "engine", "precision", "new_tokens", "cache", "device"]
+    series = [name for name in ORDERED if name != "batch"]
     for names, group in devices.groupby(series, sort=False, observed=True):
         what = dict(zip(series, names, strict=True))
         ahead = group.sort_values("batch")
@@ -129,39 +113,13 @@ def read_csv(path: Path | str) -> pd.DataFrame:
     return _typed(pd.read_csv(StringIO(text), dtype=str, keep_default_na=False))
 
 
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """The cells that have timings."""
+    return frame[frame["outcome"].eq("ok") & frame["rates"].ne("[]")]
+
+
 def _row(run: Any) -> dict[str, Any]:
-    params, tags, metrics = run.data.params, run.data.tags, run.data.metrics
-    sampling = {key: value for key, value in params.items() if key.startswith("sampler.")}
-    shape = {key: value for key, value in params.items() if key.startswith("model.")}
-    return {
-        "cell": tags["tinygpt.cell"],
-        "sweep": tags["tinygpt.sweep"],
-        "outcome": tags["tinygpt.outcome"],
-        "reason": tags.get("tinygpt.reason", ""),
-        "model": params.get("choice.model"),
-        "device": params["device.kind"],
-        "threads": tags.get("tinygpt.threads"),
-        "batch": params["batch.size"],
-        "prompt_tokens": tags.get("tinygpt.prompt_tokens"),
-        "new_tokens": params["length.new_tokens"],
-        "cache": params["cache.kind"] + (APPROXIMATE if "tinygpt.approximate" in tags else ""),
-        "sampler": params.get("choice.sampler"),
-        "sampling": json.dumps(sampling, sort_keys=True),
-        "shape": json.dumps(shape, sort_keys=True),
-        "engine": params["engine.kind"],
-        "precision": params["precision.kind"],
-        "round": params["round"],
-        "seed": params["seed"],
-        "stable": tags.get("tinygpt.stable"),
-        "rates": tags.get("tinygpt.rates", "[]"),
-        "weights": tags.get("tinygpt.weights_sha256"),
-        "prompt": tags.get("tinygpt.prompt_sha256"),
-        "machine": tags.get("tinygpt.machine"),
-        "torch": tags.get("tinygpt.torch"),
-        "low": metrics.get("output_tok_per_s_low"),
-        "high": metrics.get("output_tok_per_s_high"),
-        **{name: metrics.get(name) for name in (*WHOLE, *REAL) if name in metrics},
-    }
+    return {column.name: column.source(run.data) for column in CELLS if column.source}
 
 
 def _keys() -> tuple[set[str], str]:
@@ -171,12 +129,12 @@ def _keys() -> tuple[set[str], str]:
         f"there are the groups ({', '.join(sorted(groups))}), the keys of the config (batch.size), "
         "and the columns of table=cells format=csv (outcome, output_tok_per_s)"
     )
-    return {*TEXT, *WHOLE, *REAL, *groups, *flatten(to_dict(BenchConfig()))}, told
+    return {*(c.name for c in CELLS), *groups, *flatten(to_dict(BenchConfig()))}, told
 
 
 @lru_cache(maxsize=1)
 def _texts() -> frozenset[str]:
-    return frozenset({*TEXT, *text_keys(BenchConfig)})
+    return frozenset({*(c.name for c in CELLS if c.type == "text"), *text_keys(BenchConfig)})
 
 
 def _facts(run: Any, row: dict[str, Any]) -> filters.Facts:
@@ -194,13 +152,13 @@ def _facts(run: Any, row: dict[str, Any]) -> filters.Facts:
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     """The fixed columns with their types, in the order in which a person expects the rows."""
-    frame = frame.reindex(columns=[*TEXT, *WHOLE, *REAL])
-    for name in TEXT:
-        frame[name] = frame[name].astype("string").fillna("")
-    for name in WHOLE:
-        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("Int64")
-    for name in REAL:
-        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
+    frame = frame.reindex(columns=[column.name for column in CSV])
+    for column in CSV:
+        if column.type == "text":
+            frame[column.name] = frame[column.name].astype("string").fillna("")
+        else:
+            figures = pd.to_numeric(frame[column.name], errors="coerce")
+            frame[column.name] = figures.astype("Int64" if column.type == "whole" else "Float64")
 
     def rank(column: pd.Series) -> pd.Series:
         order = _ORDER.get(str(column.name))
@@ -209,7 +167,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
         places = {name: n for n, name in enumerate(order)}
         return column.str.removesuffix(APPROXIMATE).map(places)
 
-    return frame.sort_values([*SORT, "round", "cell"], key=rank, ignore_index=True)
+    return frame.sort_values([*ORDERED, "round", "cell"], key=rank, ignore_index=True)
 
 
 def _pairs(
@@ -219,10 +177,9 @@ def _pairs(
 
     A side that is several groups by itself, the same cell on two machines, say, is no side.
     """
-    measured = frame[frame["outcome"].eq("ok") & frame["rates"].ne("[]")]
-    key = [name for name in _KEY if name not in (axis, *with_it)]
-    shown = [name for name in SORT if name != axis]
-    for _, group in measured.groupby(key, sort=False, dropna=False):
+    key = [name for name in (*KEY, *PLACE) if name not in (axis, *with_it)]
+    shown = [name for name in ORDERED if name != axis]
+    for _, group in measured(frame).groupby(key, sort=False, dropna=False):
         if group[axis].nunique() < 2:
             continue
         sides = {

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from runners.harness.config import filters
+from runners.harness.config.commands import command
 from runners.harness.store import local as local_store
 from runners.harness.store.find import KINDS
 from runners.harness.store.tracking import Store, reaching
@@ -103,9 +104,8 @@ def _shared(a: str, b: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
-_FIRST = "measure something first: python -m runners.bench -m device=cpu,cuda batch=1,16"
-_COLUMNS = "id kind when outcome cells ok overrides".split()
-_FACTS = "id kind outcome cells ok".split()
+_COLUMNS = ("id", "kind", "when", "outcome", "cells", "ok", "overrides")
+_FACTS = ("id", "kind", "outcome", "cells", "ok")
 
 
 def _row(entry: Entry, short: dict[str, str], ok: dict[str, int] | None) -> dict[str, Any]:
@@ -145,7 +145,9 @@ def _nothing(store: Store) -> str:
     """Why there is nothing to show."""
     deleted = next(filter(None, map(store.deleted, EXPERIMENTS)), "") if store.exists else ""
     place = store.dir if store.own_database else store.uri
-    return deleted or f"nothing is tracked in {place} yet; {_FIRST}"
+    words = ("-m", "device=cpu,cuda", "batch=1,16")
+    first = command("bench", *words, folder=store.dir, uri=store.server)
+    return deleted or f"nothing is tracked in {place} yet; measure something first: {first}"
 
 
 def _read(store: Store) -> tuple[list[Entry], dict[str, int] | None]:

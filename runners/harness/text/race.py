@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from runners.harness.config.checks import read_prompt
-from runners.harness.config.text_schema import RaceConfig
+from runners.harness.config.schema import RaceConfig
 from runners.harness.measure import subject, timing
 from tinygpt.cache import CACHES
 from tinygpt.config import CacheConfig, SamplerConfig

@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from runners.harness import terminal
-from runners.harness.terminal import printable
+from runners.harness.config.commands import command
+from runners.harness.terminal import printable, three_digits
 from runners.harness.text.race import Race, Report, Side, replay, speed
 
 MIN_WIDTH, MIN_HEIGHT = 60, 18
@@ -102,8 +103,8 @@ def _panel(
     width, height = size[0] - 4, size[1] - 2
     n, chart_rows = side.done(at_s), max(1, height // 5)
     step = f"this step: {_tokens(side.fed[max(n - 1, 0)])} run"
-    step += f", {_digits(side.step_s[n - 1] * 1e3)} ms" if n else ""
-    rate = f", {_digits(n / side.ends_s[n - 1])} tok/s" if n else ""
+    step += f", {three_digits(side.step_s[n - 1] * 1e3)} ms" if n else ""
+    rate = f", {three_digits(n / side.ends_s[n - 1])} tok/s" if n else ""
     top_ms = max(max(_bins(one, race.new_tokens, width)) for one in race.sides) * 1e3
     bins = _bins(side, n, width)
     lines = [
@@ -111,7 +112,7 @@ def _panel(
         _bar(n, race.new_tokens, width, style),
         _line(step),
         _line(f"so far: {side.fed_so_far[n - 1] if n else 0:,} run{rate}"),
-        _line(f"ms per token, top {_digits(top_ms)}:", "dim"),
+        _line(f"ms per token, top {three_digits(top_ms)}:", "dim"),
         *(_line(row, style) for row in chart(bins, top_ms / 1e3, chart_rows)),
     ]
     title = Text(f"{side.name}: {min(at_s, side.total_s):.2f} s")
@@ -175,7 +176,7 @@ def summary(race: Race) -> list[str]:
     rows = [["", "tokens run", f"ms: first {ends}", f"last {ends}", "total s", "tok/s"]]
     for side in race.sides:
         figures = side.first_ms, side.last_ms, side.total_s, race.new_tokens / side.total_s
-        rows.append([side.name, f"{sum(side.fed):,}", *map(_digits, figures)])
+        rows.append([side.name, f"{sum(side.fed):,}", *map(three_digits, figures)])
     return [
         *("{:23}{:>12}{:>14}{:>10}{:>10}{:>9}".format(*row) for row in rows),
         sentence(race),
@@ -194,13 +195,15 @@ def sentence(race: Race) -> str:
         f"to get one; with it, {fast.fed[-1]}: {tokens[0]:,} tokens in all against {tokens[1]:,}"
     )
     if ratio >= _CLEARLY:
-        times = f"{_digits(tokens[0] / tokens[1])} times the work, {ratio:.1f} times the time"
+        times = f"{three_digits(tokens[0] / tokens[1])} times the work, {ratio:.1f} times the time"
         return f"{work}, {times}."
-    same = f"about the same time ({_digits(slow.total_s)} s and {_digits(fast.total_s)} s)"
+    same = (
+        f"about the same time ({three_digits(slow.total_s)} s and {three_digits(fast.total_s)} s)"
+    )
     longer = f"the cache took {1 / ratio:.1f} times as long"
     yet = f"{work}, and yet {same if ratio > 1 / _CLEARLY else longer}"
-    one_ms = _digits(fast.last_ms)
-    steps = f"{_digits(slow.last_ms)} ms for {_tokens(slow.fed[-1])}, {one_ms} ms for 1"
+    one_ms = three_digits(fast.last_ms)
+    steps = f"{three_digits(slow.last_ms)} ms for {_tokens(slow.fed[-1])}, {one_ms} ms for 1"
     if slow.last_ms > _APART * fast.last_ms:
         return (
             f"{yet}: by the end a step is cheaper with it ({steps}); a longer text has more such."
@@ -222,7 +225,7 @@ def same_text(race: Race) -> str:
         return f"{part}, past the window of {window}: a cache holds what a rerun has forgotten."
     return (
         f"{part}, inside the window of {window}, where only a tie by rounding can part them: "
-        "python -m runners.verify looks closer."
+        f"{command('verify')} looks closer."
     )
 
 
@@ -242,7 +245,3 @@ def disturbed(race: Race) -> list[str]:
 
 def _tokens(n: int) -> str:
     return f"{n:,} token{'s' if n != 1 else ''}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

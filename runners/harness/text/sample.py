@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from runners.harness.config import checks
-from runners.harness.config.text_schema import SampleConfig
+from runners.harness.config.schema import SampleConfig
 from runners.harness.launch.progress import CellProgress
 from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.guard import guarded

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from runners.harness.config.schema import TrainConfig
 from runners.harness.config.text_files import read_utf8
-from runners.harness.config.train_schema import TrainConfig
 from tinygpt.tokenizer import Tokenizer
 
 _LOOK_BACK = 2000

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from runners.harness.config.paths import absolute, why_not_published
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch.entry import Sweep
 from runners.harness.train import corpus

@@ -1,6 +1,5 @@
 """What is left of a training run to read: the loss curve, samples of text, the model card."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
@@ -9,8 +8,8 @@ from typing import Any
 
 import torch
 
-from runners.harness.config.paths import TRAIN
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.commands import command as command_line
+from runners.harness.config.schema import TrainConfig
 from runners.harness.launch.run import JobResult
 from runners.harness.train.corpus import Corpus
 from runners.harness.train.state import checkpoint_folder
@@ -59,7 +58,7 @@ def command(overrides: Sequence[str], private: bool = False) -> str:
             word = f"corpus.path={Path(value).name}"
         if private or not key.startswith(_PRIVATE):
             words.append(word)
-    return f"{TRAIN} {shlex.join(words)}".rstrip()
+    return command_line("train", *words)
 
 
 def model_card(
@@ -159,4 +158,4 @@ def tell(trained: JobResult) -> None:
     elif done and outcome in ("ok", "interrupted"):
         words = [w for w in place.overrides if not w.startswith(("resume=", "train.stop_after="))]
         print(f"stopped after step {done} of {config.train.steps}; this goes on from there:")
-        print(f"{command(words, private=True)} resume={place.cell}")
+        print(command([*words, f"resume={place.cell}"], private=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from runners.harness import stats
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.launch.tracked import Delivery
 from runners.harness.machine import environment
 from runners.harness.measure.guard import guarded

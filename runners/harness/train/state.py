@@ -18,7 +18,7 @@ from torch import Tensor
 
 from runners.harness.config.conversion import flatten
 from runners.harness.config.paths import absolute, why_not_published
-from runners.harness.config.train_schema import TrainConfig
+from runners.harness.config.schema import TrainConfig
 from runners.harness.train.trainer import Row, Trainer
 from tinygpt import checkpoint
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runners.harness.config.train_schema import LearningConfig
+from runners.harness.config.schema import LearningConfig
 from tinygpt.cache import CacheShape, NoCache
 from tinygpt.checkpoint import random_model
 from tinygpt.config import ModelConfig

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from runners.harness.config.checks import read_prompt
-from runners.harness.config.text_schema import VerifyConfig
+from runners.harness.config.schema import VerifyConfig
 from runners.harness.machine import environment
 from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.cell import Report
