@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from runners.harness.config.schema import TrackingConfig
-from runners.harness.errors import UsageError
-from runners.harness.launch.tracked import Delivery
 from runners.harness.store import disk as result
 from runners.harness.store.disk import CellResult, Place
 from runners.harness.train.state import publish
 from tests import text_checkpoint
-from tests.small_text import KEYS
+from tests.small_text import KEYS, text
 from tests.train_command import Command, Ended
 
 Entry = Callable[..., Ended]
-CORPUS = "corpus.path=README.md"
-KEEPING = {"bench": [], "sample": [], "verify": [], "train": [CORPUS]}
+CORPUS = "corpus.path=story.txt"
+KEEPING = {"bench": [], "sample": [], "verify": [], "train": [CORPUS, *KEYS]}
 LOOKING = ["tables", "compare", "doctor", "rerun", "race"]
 NEEDED = {"compare": ["a=latest", "b=latest"], "rerun": ["run=latest"]}
 
@@ -39,6 +36,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "0").mkdir(parents=True)
     for name in ("README.md", "cell.json", "config.yaml", "config.json", "0/config.yaml"):
         (folder / name).write_text("{}")
+    (folder / "story.txt").write_text(text(), encoding="utf-8")
     monkeypatch.chdir(folder)
     return folder
 
@@ -159,19 +157,14 @@ def test_a_cell_does_not_begin_among_the_files_of_others(cell: str | None, tmp_p
     assert contents(tmp_path) == before
 
 
-def test_a_run_that_cannot_be_tracked_takes_its_own_files_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    config = TrackingConfig(dir=str(tmp_path), uri="http://127.0.0.1:9")
+def test_a_run_that_is_taken_back_takes_its_own_files_along(tmp_path: Path) -> None:
     for name, left in (("a1", {"notes", "notes/mine.txt"}), ("a2", set())):
         folder = tmp_path / "cells" / name
         result.begin(place(folder), "train", {})
         if left:
             (folder / "notes").mkdir()
             (folder / "notes" / "mine.txt").write_text("mine")
-        with pytest.raises(UsageError, match="nothing was run"):
-            Delivery(config, place(folder))
+        result.discard(folder)
         assert set(contents(folder)) == left
         assert folder.exists() == bool(left)
 

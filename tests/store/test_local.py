@@ -19,7 +19,7 @@ import pytest
 from runners.harness.store import local as local_store
 from runners.harness.store import tracking
 from runners.harness.store.tracking import Store, TrackingError
-from tests.test_tracking import finished_cell
+from tests.store.test_tracking import finished_cell
 from tests.train_command import Ended
 
 ROOT = Path(__file__).resolve().parents[2]

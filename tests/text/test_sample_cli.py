@@ -15,12 +15,13 @@ import yaml
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from runners import sample as sample_module
 from runners.harness.config import grammar
 from runners.harness.config.checks import read_prompts
 from runners.harness.config.schema import DeviceConfig, LengthConfig, SampleConfig
-from runners.harness.launch import run as keep
 from runners.harness.launch.entry import Finished
-from runners.harness.measure import subject
+from runners.harness.launch.kinds import Kind
+from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.result import CellResult
 from runners.harness.store.tracking import Store
 from runners.harness.terminal import printable
@@ -55,12 +56,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SampleConfig]:
     """Nothing is run or kept: the configs of what would have been."""
     configs: list[SampleConfig] = []
 
-    def finish(kind: str, config: SampleConfig, *_: object) -> Finished:
-        assert kind == "sample"
+    def finish(kind: Kind, config: SampleConfig, *_: object) -> Finished:
+        assert kind.name == "sample"
         configs.append(config)
         return Finished("id", "ok", "", True)
 
-    monkeypatch.setattr(keep, "keep", finish)
+    monkeypatch.setattr(sample_module, "run_job", finish)
     return configs
 
 
@@ -196,7 +197,7 @@ def test_it_is_kept_and_tracked(sample: Sample, tmp_path: Path) -> None:
     assert run.data.tags["tinygpt.kind"] == "sample"
     assert run.data.tags["tinygpt.outcome"] == "ok"
     assert run.data.tags["tinygpt.tokens_sha256"] == (
-        sample_run.identity.sha256([row["new_ids"] for row in rows])
+        fingerprint.sha256([row["new_ids"] for row in rows])
     )
     assert set(run.data.metrics) == {
         "new_tokens",

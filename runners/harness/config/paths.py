@@ -4,10 +4,6 @@ import re
 import tempfile
 from pathlib import Path
 
-from hydra.utils import to_absolute_path
-
-TRAIN = "python -m runners.train"
-"""How a training run's command begins, in the README.md of its checkpoint as well."""
 _PACKAGE = Path(__file__).resolve().parents[2]
 _CHECKOUT = _PACKAGE.parent
 
@@ -32,6 +28,8 @@ def absolute(path: str) -> Path:
     where the command was typed, whatever Hydra made the working directory since. ValueError for
     the home of a user who does not exist.
     """
+    from hydra.utils import to_absolute_path  # which the schemas do without
+
     try:
         # Only of what was typed: Path would make ``~`` of ``./~``.
         return Path(to_absolute_path(str(Path(path).expanduser() if path[:1] == "~" else path)))
@@ -71,28 +69,6 @@ def group_options(group: str) -> list[str]:
     """The options of a config group, numbers in their order."""
     names = (path.stem for path in (conf_dir() / group).glob("*.yaml"))
     return sorted(names, key=lambda name: (int(name), "") if name.isdigit() else (0, name))
-
-
-def trained_here(folder: Path) -> bool:
-    """Whether a checkpoint is of a training run of ours, as its README.md says."""
-    try:
-        return TRAIN in (folder / "README.md").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def why_not_published(folder: Path) -> str:
-    """Why a training run may not put its weights into ``folder``; empty where it may."""
-    if (
-        not folder.exists()
-        or trained_here(folder)
-        or (folder.is_dir() and not any(folder.iterdir()))
-    ):
-        return ""
-    return (
-        f"{folder} is not the checkpoint of a training run (its README.md does not say so) and is "
-        "not replaced; choose another name, or move it away"
-    )
 
 
 def checkpoint_dirs(tracking_dir: str) -> list[Path]:

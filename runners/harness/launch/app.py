@@ -48,6 +48,7 @@ def run(entry: EntryPoint) -> int:
         print(f"{entry.name}: {misplaced}", file=sys.stderr)
         return 2
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hands us the exception in place of a printed one
+    conversion.register()  # an id that an older sweep left behind is forgotten
     sweeper.register()
     typed = sys.argv
     entry.words = [word for word in typed[1:] if entry.leaves(word)]

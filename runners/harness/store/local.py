@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from runners.harness.config.commands import command
 from runners.harness.config.paths import unwritable
 
 _REVISION = re.compile(r"""^(down_)?revision\b[^=]*=\s*["'](\w+)["']""", re.MULTILINE)
 _URI = re.compile(r"sqlite(?:\+pysqlite)?:///([^?]+)")
 _PARTS = ("", "-wal", "-journal")
 """What a database consists of: changes may still be in a log beside the file."""
-_ANOTHER = "move it away; python -m runners.doctor fix=true then makes a new store of what is here"
 _UNREADABLE = "see whether you may read it, and whether another process holds it"
 _OF_MLFLOW = {
     "alembic_version": "0",
@@ -119,17 +119,24 @@ def obstacle(path: Path) -> Obstacle | None:
     except (sqlite3.OperationalError, OSError) as error:  # of a file that may be well
         return Obstacle(f"{path}: cannot be read ({error})", _UNREADABLE)
     except sqlite3.Error as error:
-        return Obstacle(f"{path}: {error}", _ANOTHER)
+        return Obstacle(f"{path}: {error}", _another(path))
     _, head = _revisions()
     if not found.tables or not head or found.revision == head:
         return None
     if "experiments" not in found.tables:
-        return Obstacle(f"{path}: a database, but none of MLflow's", _ANOTHER)
+        return Obstacle(f"{path}: a database, but none of MLflow's", _another(path))
     if not found.used:
         what = f"{path}: making it was cut short, so that MLflow cannot open it; no run is in it"
-        here = shlex.quote(f"tracking.dir={path.parent}")
-        return Obstacle(what, f"python -m runners.doctor fix=true {here} removes it", True)
+        return Obstacle(what, f"{_doctor(path)} removes it", True)
     return of_version(to_uri(path), found.revision)
+
+
+def _doctor(path: Path) -> str:
+    return command("doctor", "fix=true", folder=path.parent)
+
+
+def _another(path: Path) -> str:
+    return f"move it away; {_doctor(path)} then makes a new store of what is here"
 
 
 def deleted_experiments(path: Path) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from runners.harness.config.paths import absolute, why_not_published
+from runners.harness.config.commands import command
+from runners.harness.config.paths import absolute
 from runners.harness.config.schema import TrainConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch.entry import Sweep
@@ -57,10 +58,38 @@ def resumed_from(config: TrainConfig) -> Path | None:
 
 
 def prepared(sweep: Sweep) -> Sweep:
-    """The jobs as they are; UsageError where they would replace each other's weights."""
+    """The jobs as they are; UsageError where they would replace weights that are not theirs."""
+    for n, config in enumerate(sweep.configs):
+        run_id = sweep.folder.name if sweep.lone else f"{sweep.folder.name}-{n}"
+        if (folder := checkpoints(config) / run_id).exists():
+            raise UsageError(
+                f"{folder}: is there already, and not of this run; nothing is replaced"
+            )
     if not sweep.lone and any(config.out for config in sweep.configs):
         raise UsageError(
             f"out={sweep.configs[0].out}: the {len(sweep.configs)} runs of a sweep would replace "
             "each other; leave it out, each run's weights are found by its id"
         )
     return sweep
+
+
+def trained_here(folder: Path) -> bool:
+    """Whether a checkpoint is of a training run of ours, as its README.md says."""
+    try:
+        return command("train") in (folder / "README.md").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def why_not_published(folder: Path) -> str:
+    """Why a training run may not put its weights into ``folder``; empty where it may."""
+    if (
+        not folder.exists()
+        or trained_here(folder)
+        or (folder.is_dir() and not any(folder.iterdir()))
+    ):
+        return ""
+    return (
+        f"{folder} is not the checkpoint of a training run (its README.md does not say so) and is "
+        "not replaced; choose another name, or move it away"
+    )

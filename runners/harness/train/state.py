@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from runners.harness.config.conversion import flatten
-from runners.harness.config.paths import absolute, why_not_published
+from runners.harness.config.paths import absolute
 from runners.harness.config.schema import TrainConfig
+from runners.harness.train.inputs import why_not_published
 from runners.harness.train.trainer import Row, Trainer
 from tinygpt import checkpoint
 

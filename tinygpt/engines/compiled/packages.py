@@ -116,7 +116,7 @@ def _part(module: nn.Module, example: Sequence[Tensor], path: Path) -> compile_t
         layers=getattr(model, "n_layers", 1),
         batch=len(example[0]),
         precision=precision,
-        shape=compile_times.shape(model, tensors[0].device.type, torch.get_num_threads()),
+        shape=compile_times.shape(model, example[0].device.type, torch.get_num_threads()),
     )
 
 
