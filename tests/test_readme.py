@@ -1,4 +1,4 @@
-"""What the README names is there."""
+"""What the READMEs name is there."""
 
 import re
 from pathlib import Path
@@ -9,17 +9,21 @@ from runners.harness.config.paths import conf_dir, config_groups, group_options
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+READMES = ["README.md", "runners/README.md", "tinygpt/README.md", "results/README.md"]
 
 
-def test_every_link_into_the_project_leads_somewhere() -> None:
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+@pytest.mark.parametrize("name", READMES)
+def test_every_link_into_the_project_leads_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
 
 
-def test_every_module_and_script_it_runs_exists() -> None:
-    modules = set(re.findall(r"-m (runners\.\w+)", README))
-    scripts = set(re.findall(r"(scripts/\w+\.py)", README))
+def test_every_module_and_script_they_run_exists() -> None:
+    text = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in READMES)
+    modules = set(re.findall(r"-m (runners\.\w+)", text))
+    scripts = set(re.findall(r"(scripts/\w+\.py)", text))
     assert modules
     assert scripts
     wanted = [module.replace(".", "/") + ".py" for module in modules] + list(scripts)

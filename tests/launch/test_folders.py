@@ -110,7 +110,7 @@ def test_a_folder_of_its_own_may_have_a_name(
     assert entry("bench", results, *words).status == 2
     assert len(instant) == 1
     assert sorted(path.name for path in theirs.iterdir()) == [
-        *("0", "README.md", "cell.json", "config.json", "config.yaml")
+        *("0", "README.md", "cell.json", "config.json", "config.yaml", "story.txt")
     ]
 
 

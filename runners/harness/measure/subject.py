@@ -28,7 +28,7 @@ def missing_device(kind: str) -> str:
         if torch.version.cuda is None and torch.version.hip is None:
             return (
                 f"this torch is built without CUDA: {torch.__version__}; install a CUDA build of "
-                "torch (see README, Which torch)"
+                "torch (see README, Install)"
             )
         return "no CUDA device"
     if kind == "mps" and not torch.backends.mps.is_available():
