@@ -85,7 +85,10 @@ def test_a_number_that_is_no_option_is_told_the_options() -> None:
     with pytest.raises(conversion.CONFIG_ERRORS) as refused:
         bench("batch=17")
     line = conversion.one_line(refused.value)
-    assert line == "batch=17: no such option; choose one of 1, 2, 4, 8, 16, 32, 64"
+    assert line == (
+        "batch=17: no such option; choose one of 1, 2, 4, 8, 16, 32, 64, or give it by value: "
+        "batch.size=17"
+    )
 
 
 @pytest.mark.parametrize(
