@@ -7,7 +7,6 @@ an experiment. A field's name is its key on the command line. Imports no torch a
 import re
 from dataclasses import dataclass, field
 
-from runners.harness.config.commands import command
 from tinygpt.config import (
     CacheConfig,
     EngineConfig,
@@ -416,6 +415,9 @@ FORMATS = ("rich", "md", "csv", "json")
 
 
 def _ids(tracking: TrackingConfig) -> str:
+    """Where ids come from, with the command that lists them."""
+    from runners.harness.config.commands import command  # loads Hydra, which a schema must not
+
     shown = command("tables", "table=runs", folder=tracking.dir, uri=tracking.uri or "")
     return f"`{shown}` lists the ids"
 
