@@ -293,7 +293,7 @@ def test_where_nothing_was_tracked_yet_one_line_says_what_to_do(
         ("seed=range(1,3)", "seed=range(1,3): a rerun takes one value a key"),
         ("prompt.text=a,b", "prompt.file=PATH"),
         ("+batch.size=4", "+batch.size=4: a rerun takes one value a key"),
-        ("~batch=1", "~batch=1: a rerun takes one value a key"),
+        ("~batch=1", "~batch=1: no group can be left out"),
         ("batch.size=0", "batch.size=0: must be from 1 to"),
         ("batch.size=hot", "batch.size: 'hot' is not a whole number"),
         ("sampler.top_p=2", "sampler.top_p=2.0: must be in (0, 1]"),

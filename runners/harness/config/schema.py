@@ -8,7 +8,6 @@ import platform
 import re
 from dataclasses import dataclass, field
 
-from runners.harness.config.commands import command
 from tinygpt.config import (
     CacheConfig,
     EngineConfig,
@@ -417,6 +416,9 @@ FORMATS = ("rich", "md", "csv", "json")
 
 
 def _ids(tracking: TrackingConfig) -> str:
+    """Where ids come from, with the command that lists them."""
+    from runners.harness.config.commands import command  # loads Hydra, which a schema must not
+
     shown = command("tables", "table=runs", folder=tracking.dir, uri=tracking.uri or "")
     return f"`{shown}` lists the ids"
 
