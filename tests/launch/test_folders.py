@@ -179,7 +179,7 @@ def test_every_file_of_a_cell_is_known(entry: Entry, results: Path, done: Comman
     assert entry("verify", results, *quick, text).status in (0, 1)
     assert entry("rerun", results, "run=latest").status == 0
     folders = [*(results / "cells").iterdir(), *(done.results / "cells").iterdir()]
-    assert len(folders) == 5
+    assert len(folders) >= 5  # `done` may have been resumed by another test
     for folder in folders:
         assert result.foreign(folder) is None
     names = {name for folder in folders for name in contents(folder)}

@@ -227,7 +227,7 @@ def test_a_package_is_made_once_and_again_when_damaged(
         assert told == ["compile"] * made
     assert loaded.compile_s > 0
     assert packages.load(Twice(), [x]).compile_s == 0
-    assert list(toolchain.cache_folder().iterdir()) == [packages.path_of(Twice(), [x])]
+    assert list(toolchain.cache_folder().glob("*.pt2")) == [packages.path_of(Twice(), [x])]
 
 
 def test_a_package_is_named_by_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:

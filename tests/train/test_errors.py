@@ -257,7 +257,7 @@ def test_a_run_that_cannot_be_opened_in_a_sweep_is_a_failed_row(
     monkeypatch.setattr(Store, "open_cell", refuse)
     ended = train(capfd, "-m", "seed=1,2", "train.stop_after=2")
     assert ended.status == 1
-    assert "failed: tracking: database is locked; nothing was run" in ended.err
+    assert "-0 failed: nothing was run; tracking: database is locked" in ended.err
     assert _outcomes(train) == ["failed", "ok"]
 
 

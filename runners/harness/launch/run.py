@@ -47,10 +47,13 @@ def run_job(
 
     ``run`` and ``show`` take the place of the kind's own. A job that is stopped leaves an
     ``interrupted`` result before the stop goes on its way; one that exits in any other way is a
-    ``failed`` one, and the other jobs of its sweep run.
+    ``failed`` one, and the other jobs of its sweep run. A job whose result is kept already, since
+    its sweep goes on, does not run.
     """
     from runners.harness.measure import subject  # loads torch, which --help does without
 
+    if kind.done and place is None and (done := resolve_name(kind.done)(config)):
+        return done
     run = run or resolve_name(kind.run)
     show = show or (resolve_name(kind.show) if kind.show else _show_nothing)
     store, place = open_store(config.tracking), place or places.of_job()
