@@ -52,8 +52,10 @@ def run_job(
     """
     from runners.harness.measure import subject  # loads torch, which --help does without
 
-    if kind.done and place is None and (done := resolve_name(kind.done)(config)):
-        return done
+    if kind.done and place is None:
+        kept: Finished | None = resolve_name(kind.done)(config)
+        if kept is not None:
+            return kept
     run = run or resolve_name(kind.run)
     show = show or (resolve_name(kind.show) if kind.show else _show_nothing)
     store, place = open_store(config.tracking), place or places.of_job()
