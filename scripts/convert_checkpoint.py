@@ -162,6 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     options = parser.parse_args(arguments)
+    options.file, options.out = options.file.expanduser(), options.out.expanduser()
+    options.tokenizer = options.tokenizer and options.tokenizer.expanduser()
     try:
         model = convert(options)
         tokenizer = Tokenizer.load(options.tokenizer) if options.tokenizer else None

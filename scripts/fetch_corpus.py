@@ -225,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=FOLDER / "gutenberg", help="%(default)s")
     parser.add_argument("--base", default=BASE, help="%(default)s")
     options = parser.parse_args(arguments)
+    options.out, options.cache = options.out.expanduser(), options.cache.expanduser()
     if not re.fullmatch(r"https?://[^/\s]\S*", options.base):
         parser.error(f"--base={options.base} is no http:// or https:// address")
     if options.out.is_dir():

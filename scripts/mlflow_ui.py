@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--allowed-hosts", help="names by which it may be called, with commas")
     arguments = parser.parse_args()
-    database = arguments.dir.absolute() / "mlflow.db"
+    database = arguments.dir.expanduser().absolute() / "mlflow.db"
     if not database.is_file():
         print(
             f"{database}: no such store; measure something first (python -m runners.bench) "

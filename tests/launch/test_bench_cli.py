@@ -627,6 +627,17 @@ def test_a_broken_cache_is_a_mismatch_and_enters_no_pair(
     assert cache_speedup(frame).empty
 
 
+@pytest.mark.parametrize("words", [["--cfg", "job"], ["--cfg=job"], ["-c", "job"], ["--info"]])
+def test_a_sweep_s_config_is_refused_in_one_line(
+    words: list[str], bench: Bench, results: Path
+) -> None:
+    status, _, err = bench("-m", "batch=1,4", *words)
+    assert status == 2
+    assert len(err.splitlines()) == 1
+    assert "leave -m out" in err
+    assert not (results / "sweeps").exists()
+
+
 @pytest.mark.parametrize(
     ("on_missing", "outcome", "status"), [("skip", "skipped", 0), ("fail", "failed", 1)]
 )

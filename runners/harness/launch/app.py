@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 import hydra
@@ -44,6 +45,7 @@ def run(entry: EntryPoint) -> int:
         print(entry.usage())
         return 0
     misplaced = presets.misplaced(entry.name, entry.schema, sys.argv[1:])
+    misplaced = misplaced or _looks_and_sweeps(sys.argv[1:])
     if misplaced:
         print(f"{entry.name}: {misplaced}", file=sys.stderr)
         return 2
@@ -73,6 +75,15 @@ def run(entry: EntryPoint) -> int:
     finally:
         sys.argv = typed
     return 0
+
+
+def _looks_and_sweeps(words: Sequence[str]) -> str:
+    """Why ``--cfg`` or ``--info`` cannot stand beside ``-m``; empty if they do not."""
+    shows = {"--cfg": "--cfg", "-c": "--cfg", "--info": "--info", "-i": "--info"}
+    found = [shows[head] for word in words if (head := word.partition("=")[0]) in shows]
+    if found and {"-m", "--multirun"} & set(words):
+        return f"{found[0]}: shows the config of one job; leave -m out, and give one value a key"
+    return ""
 
 
 def run_cells(entry: EntryPoint) -> NoReturn:
