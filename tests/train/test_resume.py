@@ -2,16 +2,19 @@
 
 import json
 import os
+import shlex
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
 
+from runners import train as train_module
 from runners.harness.store.tracking import Store
 from runners.harness.train import state as train_state
 from runners.harness.train.trainer import Trainer
-from tests.train_command import Command
+from tests.train_command import Command, make_command
 
 
 def test_the_best_weights_are_kept_and_not_the_last(
@@ -152,3 +155,21 @@ def test_asked_twice_it_stops_at_once(
     [run] = train.ids()
     assert train.cell(run)["outcome"] == "interrupted"
     assert len(train.rows(run, "loss_nats")) == 5
+
+
+def test_the_printed_command_goes_on_when_pasted(
+    empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    train = make_command(empty_store, folder)
+    first = train(capfd, "train.stop_after=2")
+    [line] = [line for line in first.out.splitlines() if "resume=" in line]
+    python, module, name, *words = shlex.split(line)
+    assert (python, module, name) == ("python", "-m", "runners.train")
+    monkeypatch.setattr("sys.argv", ["train", *words])
+    with pytest.raises(SystemExit) as ended:
+        train_module.main()
+    assert not ended.value.code
+    half, rest = train.ids()
+    assert train.cell(rest)["tags"]["tinygpt.resumed_from"] == half
