@@ -460,7 +460,7 @@ def test_runs_that_belong_to_nothing_are_ended(store: Store, treat: Doctor) -> N
 
 def test_m7_the_folder_was_moved(store: Store, tmp_path: Path, treat: Doctor) -> None:
     run_id = store.log_cell(done(store.dir / "cells" / "a1"))
-    swept(store, "feed0000", 1)  # its run has no artefacts yet
+    swept(store, "feed0000", 1)  # its run has no artifacts yet
     copied = Path(shutil.copytree(store.dir, tmp_path / "a copy"))
     assert f"corrects it to {copied}/artifacts" in "".join(treat(copied)[1])
     moved = store.dir.rename(tmp_path / "moved #1")
@@ -468,11 +468,11 @@ def test_m7_the_folder_was_moved(store: Store, tmp_path: Path, treat: Doctor) ->
     assert again.client.list_artifacts(run_id) == []
     told = mended(treat, moved, 2)
     assert told[0] == (
-        f"{moved}/mlflow.db: the artefacts of 3 runs and 1 experiments are said to be in "
+        f"{moved}/mlflow.db: the artifacts of 3 runs and 1 experiments are said to be in "
         f"{store.dir}/artifacts; fix=true corrects it to {moved}/artifacts"
     )
     assert "cell.json" in [file.path for file in again.client.list_artifacts(run_id)]
-    assert again.artefact(run_id, "overrides.yaml").read_text() == "- seed=0\n"
+    assert again.artifact(run_id, "overrides.yaml").read_text() == "- seed=0\n"
     assert not store.dir.exists()  # nothing was written to where it was
 
 
@@ -586,7 +586,7 @@ def test_pruning_touches_nothing_outside(store: Store, tmp_path: Path, treat: Do
     copied = Path(shutil.copytree(store.dir, tmp_path / "copy", symlinks=True))
     shutil.rmtree(copied / "artifacts")
     before = on_disk(tmp_path)
-    _, told = treat(copied, fix=True, prune="30d")  # whose runs name the original's artefacts
+    _, told = treat(copied, fix=True, prune="30d")  # whose runs name the original's artifacts
     assert [line.partition("; ")[2] for line in told[:2]] == [
         f"left alone, since {store.dir}/artifacts/bench/"
         f"{json.loads((copied / 'cells/a1/tracked.json').read_text())['run_id']}/artifacts "

@@ -34,7 +34,7 @@ from tinygpt.cache import RollingCache, Step, _Positions
 Bench = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[2]
 NANO = ("model=nano", "length.new_tokens=2", "timing=quick")
-ARTEFACTS = {
+ARTIFACTS = {
     "cell.json",
     "config.yaml",
     "overrides.yaml",
@@ -194,10 +194,10 @@ def test_a_stored_config_cannot_run_code(swept: Swept) -> None:
         assert "hydra" not in yaml.safe_load((folder / "config.yaml").read_text())
 
 
-def test_artefacts_are_the_contracts(swept: Swept) -> None:
+def test_artifacts_are_the_contracts(swept: Swept) -> None:
     for run, folder in zip(swept.children, folders(swept.results), strict=True):
         names = {item.path for item in swept.store.client.list_artifacts(run.info.run_id)}
-        assert names >= ARTEFACTS
+        assert names >= ARTIFACTS
         assert names == {path.name for path in folder.iterdir()} - {"tracked.json"}
     tables = swept.store.client.list_artifacts(swept.parent.info.run_id, "tables")
     assert {item.path for item in tables} == {
@@ -207,7 +207,7 @@ def test_artefacts_are_the_contracts(swept: Swept) -> None:
     }
 
 
-def test_raw_seconds_overrides_and_generations_are_in_the_artefacts(swept: Swept) -> None:
+def test_raw_seconds_overrides_and_generations_are_in_the_artifacts(swept: Swept) -> None:
     two_rows = folders(swept.results)[1]
     timings = json.loads((two_rows / "timings.json").read_text())
     assert len(timings["e2e_s"]) == 3

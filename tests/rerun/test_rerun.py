@@ -171,7 +171,7 @@ def test_the_old_run_is_untouched(kind: Again) -> None:
     assert len(now) > len(runs)
 
 
-def test_the_new_run_is_tagged_and_has_the_comparison_as_an_artefact(kind: Again) -> None:
+def test_the_new_run_is_tagged_and_has_the_comparison_as_an_artifact(kind: Again) -> None:
     for old, new in kind.cells():
         run = kind.run(new)
         tags = run.data.tags

@@ -59,7 +59,7 @@ def test_a_results_folder_may_have_any_name(
     shutil.copy(empty_store, results / "mlflow.db")
     store = Store(results)
     run_id = store.log_cell(finished_cell(results / "cells" / "abcd1234"))
-    assert store.artefact(run_id, "overrides.yaml").read_text() == "- batch=4\n"
+    assert store.artifact(run_id, "overrides.yaml").read_text() == "- batch=4\n"
     where = Path(quoted(results))
     for command, words in (("tables", ["table=runs"]), ("tables", ["sweep=abcd"]), ("doctor", [])):
         ended = entry(command, where, *words)

@@ -220,7 +220,7 @@ def test_without_odd_figures_no_tag_says_so(store: Store, tmp_path: Path) -> Non
     assert "tinygpt.nonfinite" not in run.data.tags
 
 
-def test_a_long_prompt_is_whole_in_the_artefact(store: Store, tmp_path: Path) -> None:
+def test_a_long_prompt_is_whole_in_the_artifact(store: Store, tmp_path: Path) -> None:
     text = "".join(chr(97 + n % 26) for n in range(7000))
     folder = finished_cell(tmp_path / "cells" / "a1", prompt={"text": text})
     run_id = store.log_cell(folder)

@@ -35,7 +35,7 @@ from tinygpt.tokenizer import EOT
 ROOT = Path(__file__).resolve().parents[2]
 NASTY = 'a <b>bold</b> | [red]x[/red] [y](z) & \\ "q"\n*next* \u2028 line'
 """What some format or other would take for its own."""
-ARTEFACTS = {
+ARTIFACTS = {
     "cell.json",
     "config.yaml",
     "overrides.yaml",
@@ -165,20 +165,20 @@ def test_the_preset_is_the_readmes_grid() -> None:
     assert preset == {"hydra": {"sweeper": {"params": axes}}}
 
 
-def test_m4_a_long_prompt_is_whole_in_the_artefacts(sample: Sample) -> None:
+def test_m4_a_long_prompt_is_whole_in_the_artifacts(sample: Sample) -> None:
     text = "0123456789" * 700
     ended = sample(f"prompt.text={text}", "length.new_tokens=1")
     assert ended.status == 0, ended.err
     (run,) = sample.runs()
     assert "note: prompt of 7000 tokens cut to its last 16" in ended.err
     assert run.data.tags["tinygpt.notes"] == "prompt of 7000 tokens cut to its last 16"
-    artefacts = Path(run.info.artifact_uri.removeprefix("file://"))
-    assert yaml.safe_load((artefacts / "config.yaml").read_text())["prompt"]["text"] == text
-    assert generations(artefacts)[0]["prompt"] == text
-    assert (artefacts / "text.txt").read_text(encoding="utf-8").startswith(text)
+    artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
+    assert yaml.safe_load((artifacts / "config.yaml").read_text())["prompt"]["text"] == text
+    assert generations(artifacts)[0]["prompt"] == text
+    assert (artifacts / "text.txt").read_text(encoding="utf-8").startswith(text)
     (typed,) = [
         word
-        for word in yaml.safe_load((artefacts / "overrides.yaml").read_text())
+        for word in yaml.safe_load((artifacts / "overrides.yaml").read_text())
         if word.startswith("prompt.")
     ]
     assert typed == f"prompt.text={text}"
@@ -208,9 +208,9 @@ def test_it_is_kept_and_tracked(sample: Sample, tmp_path: Path) -> None:
     assert run.data.metrics["new_tokens"] == 12
     assert run.data.params["sampler.temperature"] == "1.0"
     assert run.data.params["choice.sampler"] == "t1.0"
-    artefacts = {item.path for item in Store(sample.results).client.list_artifacts(run.info.run_id)}
-    assert artefacts >= ARTEFACTS
-    assert artefacts <= {path.name for path in cell.iterdir()}
+    artifacts = {item.path for item in Store(sample.results).client.list_artifacts(run.info.run_id)}
+    assert artifacts >= ARTIFACTS
+    assert artifacts <= {path.name for path in cell.iterdir()}
     text = (cell / "text.txt").read_bytes().decode()
     assert text == "\n---\n".join(f"{row['prompt']}{row['text']}\n" for row in rows)
 
@@ -347,7 +347,7 @@ def test_a_sweeps_tables_hold_every_text(swept: tuple[Sample, Ended]) -> None:
     assert {item.path for item in tables} == {
         f"tables/samples.{form}" for form in ("md", "html", "csv", "json")
     }
-    artefacts = Path(parent.info.artifact_uri.removeprefix("file://")) / "tables"
+    artifacts = Path(parent.info.artifact_uri.removeprefix("file://")) / "tables"
     cells = {cell.name: cell for cell in command.cells()}
     wanted = [
         *((("greedy", "ok", row["prompt"], row["text"])) for row in generations(cells["0"])),
@@ -355,16 +355,16 @@ def test_a_sweeps_tables_hold_every_text(swept: tuple[Sample, Ended]) -> None:
         *((("t1.5", "ok", row["prompt"], row["text"])) for row in generations(cells["2"])),
     ]
     keys = ("setting", "outcome", "prompt", "text")
-    rows = json.loads((artefacts / "samples.json").read_text(encoding="utf-8"))
+    rows = json.loads((artifacts / "samples.json").read_text(encoding="utf-8"))
     assert [tuple(row[key] for key in keys) for row in rows] == wanted
-    with (artefacts / "samples.csv").open(encoding="utf-8", newline="") as file:
+    with (artifacts / "samples.csv").open(encoding="utf-8", newline="") as file:
         read = list(csv.DictReader(file))
     assert [tuple(row[key] or None for key in keys) for row in read] == wanted
     assert [bool(row["reason"]) for row in rows] == [False, False, True, False, False]
-    page = (artefacts / "samples.html").read_text(encoding="utf-8")
+    page = (artifacts / "samples.html").read_text(encoding="utf-8")
     assert page.count("<article>") == 5
     assert "planted &lt;i&gt;" in page
-    markdown = (artefacts / "samples.md").read_text(encoding="utf-8")
+    markdown = (artifacts / "samples.md").read_text(encoding="utf-8")
     assert markdown.count("\n| ") == 2 + 5 - 1
 
 

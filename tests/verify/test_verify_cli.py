@@ -56,7 +56,7 @@ def runs(results: Path) -> list[Any]:
     return Store(results).search("verify", "tags.`tinygpt.kind` = 'verify'")
 
 
-def artefact(run: Any, name: str) -> str:
+def artifact(run: Any, name: str) -> str:
     path = Path(run.info.artifact_uri.removeprefix("file://")) / name
     return path.read_text(encoding="utf-8")
 
@@ -79,9 +79,9 @@ def test_it_holds_and_is_kept(verify: Verify, results: Path) -> None:
     assert run.data.metrics["checks_passed"] == 16
     assert run.data.metrics["rolling_max_logit_difference"] < 1e-4
     assert run.data.params["prompt.text"] == "It was a"
-    assert len(json.loads(artefact(run, "checks.json"))) == 21
-    assert artefact(run, "verify.md").startswith("# verify: checkpoint=")
-    rows = [json.loads(line) for line in artefact(run, "generations.jsonl").splitlines()]
+    assert len(json.loads(artifact(run, "checks.json"))) == 21
+    assert artifact(run, "verify.md").startswith("# verify: checkpoint=")
+    rows = [json.loads(line) for line in artifact(run, "generations.jsonl").splitlines()]
     assert [row["cache"] for row in rows] == ["none", "rolling", "static"]
 
 
@@ -97,7 +97,7 @@ def test_a_fault_is_a_mismatch_with_both_texts(verify: Verify, results: Path) ->
     (run,) = runs(results)
     assert (run.info.status, run.data.tags["tinygpt.outcome"]) == ("FAILED", "mismatch")
     assert run.data.tags["tinygpt.reason"].startswith("4 of 11 checks failed with fault=mask")
-    assert "## correct and broken" in artefact(run, "verify.md")
+    assert "## correct and broken" in artifact(run, "verify.md")
 
 
 def test_the_samplers_checks_need_no_model(
@@ -109,7 +109,7 @@ def test_the_samplers_checks_need_no_model(
     assert [line[:15] for line in out.splitlines()] == ["ok      sampler"] * 8
     (run,) = runs(results)
     assert run.data.tags["tinygpt.cell_hash"]
-    assert artefact(run, "verify.md").startswith("# verify: the sampler")
+    assert artifact(run, "verify.md").startswith("# verify: the sampler")
     monkeypatch.setattr(Sampler, "_argmax", lambda self, scores: scores.argmin(dim=-1))
     status, out, err = verify("check=sampler")
     assert status == 1

@@ -134,7 +134,7 @@ class TrackingConfig:
     """Where results go."""
 
     dir: str = field(default="???", metadata=PATH)
-    """Folder of the sqlite store, the artefacts and every cell's files; made absolute."""
+    """Folder of the sqlite store, the artifacts and every cell's files; made absolute."""
     uri: str | None = None
     """An MLflow server; null takes MLFLOW_TRACKING_URI, then the sqlite store in ``dir``."""
 

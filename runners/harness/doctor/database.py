@@ -1,5 +1,5 @@
 """What can be wrong with the sqlite file of a local store: its schema, and where it says that
-artefacts are. Found and mended without MLflow, which cannot open such a file, or changes it.
+artifacts are. Found and mended without MLflow, which cannot open such a file, or changes it.
 """
 
 from contextlib import closing
@@ -18,7 +18,7 @@ from runners.harness.store.runs import local_path
 
 class _Lost(NamedTuple):
     root: Path
-    """Where the artefacts were, all of them."""
+    """Where the artifacts were, all of them."""
     right: str
     """The URI of where they are."""
     table: str
@@ -53,12 +53,12 @@ def _remove(path: Path) -> str:
 
 
 def locations(path: Path) -> list[Finding]:
-    """Artefact locations from when the folder had another name: one finding a name."""
+    """Artifact locations from when the folder had another name: one finding a name."""
     lost, found = _lost(path), []
     for root in sorted({one.root for one in lost}):
         rows = [one for one in lost if one.root == root]
         runs = sum(one.table == "runs" for one in rows)
-        what = f"the artefacts of {runs} runs and {len(rows) - runs} experiments"
+        what = f"the artifacts of {runs} runs and {len(rows) - runs} experiments"
         found.append(
             Finding(
                 f"{path}: {what} are said to be in {root}",

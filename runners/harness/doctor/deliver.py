@@ -33,7 +33,7 @@ def deliver(store: Store, runs: Runs, cell: Cell) -> None:
     opened = next((run for run in runs.by_cell.get(cell.key, []) if run.open), None)
     run_id = opened.identity if opened else ""
     told = _as_measured(record.read(cell.folder), cell.folder)
-    (cell.folder / TRACKED).unlink(missing_ok=True)  # of an older run; no artefact of this one
+    (cell.folder / TRACKED).unlink(missing_ok=True)  # of an older run; no artifact of this one
     rows = _steps(cell.folder)
     if rows and not run_id:
         run_id = store.open_cell(cell.folder, told)

@@ -1,4 +1,4 @@
-"""Old sweeps and lone cells are removed: their folders, and their runs with all artefacts.
+"""Old sweeps and lone cells are removed: their folders, and their runs with all artifacts.
 
 What still runs is never old. Nothing outside the results folder is touched, whatever link or URI
 leads there, and no sweep or cell in whose folder somebody put a file of their own.
@@ -55,13 +55,13 @@ def _finding(
 ) -> Finding:
     day = time.strftime("%Y-%m-%d", time.localtime(ended))
     what = f"{name}: ended {day}, longer ago than {age}"
-    paths = [path for run in own if (path := local_path(run.artefacts))]
+    paths = [path for run in own if (path := local_path(run.artifacts))]
     why = next(filter(None, (_not_ours(path, store.dir) for path in [*folders, *paths])), "")
     odd = [
-        r for r in own if (p := local_path(r.artefacts)) and p.exists() and not _own(p, r, store)
+        r for r in own if (p := local_path(r.artifacts)) and p.exists() and not _own(p, r, store)
     ]
     if not why and odd:
-        why = f"{odd[0].artefacts} is not where a run has its artifacts"
+        why = f"{odd[0].artifacts} is not where a run has its artifacts"
     if why:
         return Finding(what, f"left alone, since {why}", counts=False)
     held = " and ".join(["its folder"] * len(folders) + [f"{len(own)} runs"] * bool(own))

@@ -23,7 +23,7 @@ class CellResult:
     generations: list[dict[str, Any]] = field(default_factory=list)
     """One row each: prompt ids, new ids, text."""
     files: dict[str, str] = field(default_factory=dict)
-    """Further artefacts, text by file name: what is best read as a page."""
+    """Further artifacts, text by file name: what is best read as a page."""
     notes: list[str] = field(default_factory=list)
     """What a reader should know: a prompt that was cut, too many threads."""
     error: str = ""

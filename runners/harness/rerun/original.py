@@ -102,7 +102,7 @@ def from_file(name: str) -> Original:
     if len(kinds) != 1:
         raise UsageError(
             f"config={name}: is not the config.yaml of a run of kind {', '.join(_TELLING)}; every "
-            "run of theirs has one in its folder and among its artefacts"
+            "run of theirs has one in its folder and among its artifacts"
         )
     beside = path.parent
     try:

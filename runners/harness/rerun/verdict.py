@@ -36,7 +36,7 @@ class Verdict:
         return self.tokens != "different"
 
     def lines(self) -> list[str]:
-        """For the terminal and the artefact."""
+        """For the terminal and the artifact."""
         asked = [f"asked for: {line}" for line in self.changed_by_command]
         since = [f"changed since: {line}" for line in self.changed_since]
         return [

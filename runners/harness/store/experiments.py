@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 
-def find_or_make(client: "MlflowClient", kind: str, artefacts: Path | None, uri: str) -> str:
-    """The id of ``tinygpt/KIND``, whose artefacts go to a folder, or where a server puts them.
+def find_or_make(client: "MlflowClient", kind: str, artifacts: Path | None, uri: str) -> str:
+    """The id of ``tinygpt/KIND``, whose artifacts go to a folder, or where a server puts them.
 
     Raises OSError where the results folder was moved since: MLflow would write to the old place;
     and where it was deleted: its runs would come back with it, and that is its user's to say.
@@ -23,7 +23,7 @@ def find_or_make(client: "MlflowClient", kind: str, artefacts: Path | None, uri:
     name = f"tinygpt/{kind}"
     found = client.get_experiment_by_name(name)
     if found is None:
-        location = artefacts.as_uri() if artefacts else None
+        location = artifacts.as_uri() if artifacts else None
         # Without this tag the UI opens its view for traces of agents.
         tags = {"mlflow.experimentKind": "custom_model_development"}
         try:
@@ -32,10 +32,10 @@ def find_or_make(client: "MlflowClient", kind: str, artefacts: Path | None, uri:
             found = client.get_experiment_by_name(name)
             if found is None:
                 raise
-    if artefacts and _path(found.artifact_location).resolve() != artefacts.resolve():
+    if artifacts and _path(found.artifact_location).resolve() != artifacts.resolve():
         raise FileNotFoundError(
             f"the results folder was moved: {name} has its artifacts in {found.artifact_location}; "
-            + command("doctor", "fix=true", folder=artefacts.parents[1])
+            + command("doctor", "fix=true", folder=artifacts.parents[1])
         )
     if found.lifecycle_stage == "deleted":
         raise FileNotFoundError(deleted(kind, found.experiment_id, uri))

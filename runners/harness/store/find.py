@@ -46,10 +46,10 @@ class Stored:
         )
 
     def path(self, name: str) -> Path:
-        """Where one of its files can be read: in its folder, or a copy of MLflow's artefact."""
+        """Where one of its files can be read: in its folder, or a copy of MLflow's artifact."""
         if (self.folder / "cell.json").is_file():
             return self.folder / name
-        return self.store.artefact(self.run.info.run_id, name)
+        return self.store.artifact(self.run.info.run_id, name)
 
     def text(self, name: str) -> str:
         """One of its files; TrackingError, with the cure, where it is not to be had."""

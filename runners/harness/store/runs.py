@@ -29,7 +29,7 @@ class Run:
     """Whether its user put it into the bin; it stays there."""
     started_ms: int
     ended_ms: int
-    artefacts: str
+    artifacts: str
     """Their URI."""
     tags: dict[str, str] = field(default_factory=dict)
     """Without ``tinygpt.``; and mlflow.parentRunId."""

@@ -2,7 +2,7 @@
 be delivered at any time after it was made.
 
 The store is absolute wherever a command was typed: an sqlite file in ``tracking.dir``, or a
-server. One run costs one create, one batch and one call for its artefacts.
+server. One run costs one create, one batch and one call for its artifacts.
 """
 
 import io
@@ -274,7 +274,7 @@ class Store:
                     break
         return runs
 
-    def artefact(self, run_id: str, name: str) -> Path:
+    def artifact(self, run_id: str, name: str) -> Path:
         """A file of a run, on this machine."""
         from mlflow.artifacts import download_artifacts
 

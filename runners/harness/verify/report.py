@@ -15,7 +15,7 @@ from runners.harness.terminal import printable
 _BEFORE, _AFTER = 150, 450
 """Characters shown of two texts before and after they part."""
 _PAGE_WIDTH = 120
-"""Columns of two texts in the artefact."""
+"""Columns of two texts in the artifact."""
 
 
 @dataclass(frozen=True)
