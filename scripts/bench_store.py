@@ -69,18 +69,29 @@ def main() -> int:
 
 def deliver(folder: Path) -> None:
     """Put one sweep into a new store."""
+    from runners.harness.store.records import SweepRecord
     from runners.harness.store.tracking import Store
 
     store, home = Store(folder), folder / "sweeps" / SWEEP
     home.mkdir(parents=True)
-    facts = {"sweep": SWEEP, "kind": "bench", "cells": len(AXES), "digests": []}
-    facts |= {"overrides": ["cache=none,rolling", "batch=1,2,4,8,16", "length=64,256"]}
-    facts |= {"host": "a-machine", "pid": 1, "process_started": 0.0, "started": time.time()}
-    facts["run_id"] = store.begin_sweep(facts)
-    (home / "sweep.json").write_text(json.dumps(facts), encoding="utf-8")
+    sweep = store.begin_sweep(
+        SweepRecord(
+            host="a-machine",
+            pid=1,
+            process_started=0.0,
+            kind="bench",
+            started=time.time(),
+            sweep=SWEEP,
+            overrides=["cache=none,rolling", "batch=1,2,4,8,16", "length=64,256"],
+            cells=len(AXES),
+            digests=[],
+            run_id="",
+        )
+    )
+    sweep.save(home)
     for number, (batch, new_tokens, cache) in enumerate(AXES):
         store.log_cell(make_cell(home, number, batch, new_tokens, cache))
-    store.end_sweep(str(facts["run_id"]), "ok", home / "tables")
+    store.end_sweep(sweep.run_id, "ok", home / "tables")
 
 
 def make_cell(home: Path, number: int, batch: int, new_tokens: int, cache: str) -> Path:
@@ -164,9 +175,9 @@ def _cells(store: Any, sweep: str) -> None:
 
 
 def _find(store: Any, sweep: str) -> None:
-    from runners.harness.store.find import find_top
+    from runners.harness.store.find import find_sweep
 
-    find_top(store, sweep)
+    find_sweep(store, sweep)
 
 
 def _runs(store: Any, sweep: str) -> None:

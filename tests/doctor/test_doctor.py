@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from runners.harness.config.conversion import digest, from_dict, to_dict
 from runners.harness.config.schema import BenchConfig, DoctorConfig, TrackingConfig
 from runners.harness.doctor import run as doctor
 from runners.harness.errors import UsageError
+from runners.harness.machine.processes import Owner, Processes
 from runners.harness.measure.result import CellResult
-from runners.harness.store import disk, record, tracking
+from runners.harness.store import disk, tracking
 from runners.harness.store import runs as store_runs
-from runners.harness.store.disk import Place, write_json
+from runners.harness.store.disk import Place
+from runners.harness.store.records import SweepRecord, write_json
+from runners.harness.store.run_data import RunData
 from runners.harness.store.tracking import Store
 from runners.harness.tables.frames import cells
 
@@ -64,12 +68,12 @@ def swept(store: Store, name: str, count: int, planned: int = 0, **owner: Any) -
     """A sweep of ``count`` finished and delivered cells, whose run is open."""
     folder = store.dir / "sweeps" / name
     config = from_dict({"tracking": {"dir": "results"}}, BenchConfig)
-    facts = {"sweep": name, "kind": "bench", "overrides": ["seed=0,1"], "rerun_of": None}
-    facts |= {"cells": planned or count, "digests": [digest(config)] * (planned or count)}
-    facts |= {**disk.owner(), "started": time.time(), **GONE, **owner}
-    facts["run_id"] = store.begin_sweep(facts)
+    planned = planned or count
+    facts = {**asdict(Owner.here()), **GONE, **owner}
+    facts |= {"sweep": name, "kind": "bench", "started": facts.pop("started", time.time())}
+    facts |= {"cells": planned, "digests": [digest(config)] * planned, "run_id": ""}
     folder.mkdir(parents=True)
-    write_json(folder / "sweep.json", facts)
+    store.begin_sweep(SweepRecord(overrides=["seed=0,1"], **facts)).save(folder)
     for n in range(count):
         store.log_cell(done(folder / str(n), OK, name, n, **owner))
     return folder
@@ -247,7 +251,7 @@ def test_a_host_that_is_gone_for_good_is_told_to_the_doctor(store: Store, treat:
 
 
 def test_what_runs_is_left_alone(store: Store, treat: Doctor) -> None:
-    alive = disk.owner()
+    alive = asdict(Owner.here())
     folder = swept(store, "feed0000", 1, planned=3, **alive)
     done(folder / "1", OK, "feed0000", 1, **alive)
     begun(folder / "2", "feed0000", 2, **alive)
@@ -259,19 +263,16 @@ def test_what_runs_is_left_alone(store: Store, treat: Doctor) -> None:
 
 
 def test_who_is_alive() -> None:
-    from runners.harness.machine.processes import Processes
-
-    mine = disk.owner()
+    mine = Owner.here()
     child = subprocess.Popen([sys.executable, "-c", ""])
     started = psutil.Process(child.pid).create_time()
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     processes = Processes()
     assert processes.state(mine) == "alive"
-    assert processes.state({k: str(v) for k, v in mine.items()}) == "alive"  # as tags have it
-    assert processes.state(mine | {"process_started": mine["process_started"] - 5}) == "gone"
-    assert processes.state(mine | OTHER) == "elsewhere"
-    assert processes.state(mine | {"pid": child.pid, "process_started": started}) == "gone"
+    assert processes.state(replace(mine, process_started=mine.process_started - 5)) == "gone"
+    assert processes.state(replace(mine, **OTHER)) == "elsewhere"
+    assert processes.state(replace(mine, pid=child.pid, process_started=started)) == "gone"
     child.wait()
     processes._pids.clear()  # as where /proc hides other users' processes
     assert processes.state(mine) == "alive"
@@ -313,9 +314,7 @@ def test_one_that_cannot_be_delivered_does_not_keep_the_others(
 
 def test_a_delivery_that_was_cut_short_is_completed(store: Store, treat: Doctor) -> None:
     folder = done(store.dir / "cells" / "abcd1234")
-    cell = record.read(folder)
-    run_id = store._create(cell.kind, cell.name, cell.tags, cell.started).info.run_id
-    store._log(run_id, params=cell.params, metrics=cell.metrics, at=cell.ended)
+    run_id = store._create(RunData.of_cell(folder))
     assert mended(treat, store.dir, 1) == [
         "cell abcd1234: its result is only half in MLflow; fix=true delivers it"
     ]
@@ -449,7 +448,7 @@ def test_runs_that_belong_to_nothing_are_ended(store: Store, treat: Doctor) -> N
     folder = done(store.dir / "cells" / "a1")
     store.open_cell(folder)
     shutil.rmtree(folder)
-    shutil.rmtree(swept(store, "feed1111", 0, **disk.owner()))  # just beginning
+    shutil.rmtree(swept(store, "feed1111", 0, **asdict(Owner.here())))  # just beginning
     shutil.rmtree(swept(store, "feed2222", 0, started=time.time() + 600.0))  # after the look
     time.sleep(0.002)
     told = mended(treat, store.dir, 2)
@@ -546,7 +545,7 @@ def test_old_results_are_removed_and_what_runs_is_not(store: Store, treat: Docto
     old, new, runs, away, dead = (store.dir / "cells" / name for name in names)
     store.log_cell(done(new))
     for folder in (runs, away, dead):
-        begun(folder, **{"runs0000": disk.owner(), "away0000": OTHER}.get(folder.name, {}))
+        begun(folder, **{"runs0000": asdict(Owner.here()), "away0000": OTHER}.get(folder.name, {}))
         change(folder / "cell.json", {"started": LONG_AGO})
         for path in folder.iterdir():
             os.utime(path, (LONG_AGO, LONG_AGO))

@@ -47,7 +47,7 @@ def killed_at(results: Path, number: int) -> Path:
     sweep = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
     try:
         until = time.monotonic() + 120.0
-        while not list(results.glob(f"sweeps/*/{number}/cell.json")):
+        while not list(results.glob(f"sweeps/*/{number}/environment.json")):
             assert sweep.poll() is None, sweep.stderr.read() if sweep.stderr else ""
             assert time.monotonic() < until
             time.sleep(0.01)

@@ -122,6 +122,20 @@ def test_what_only_looks_makes_no_folder(name: str, refused: Callable[..., str])
     assert "-m: " in refused(name, *NEEDED.get(name, []), "-m", "tracking.uri=null")
 
 
+REQUIRED = (
+    "kind",
+    "cell",
+    "sweep",
+    "choices",
+    "outcome",
+    "host",
+    "pid",
+    "process_started",
+    "started",
+)
+"""Keys that a cell.json has had in every version."""
+
+
 def place(folder: Path, sweep: str | None = None) -> Place:
     return Place(folder, folder.name, sweep, 0, {}, [])
 
@@ -134,9 +148,11 @@ def test_a_cell_measured_again_replaces_its_own_files_alone(tmp_path: Path) -> N
     (folder / "figures").mkdir()
     for name in strange:
         (folder / name).write_text(name)
+    before_it_was_emptied = (folder / "cell.json").read_text()
     for name in result.FILES:
-        (folder / name).touch()
-    (folder / "cell.json").write_text(json.dumps(dict.fromkeys(result.FACTS, "")))
+        (folder / name).write_text("")
+    facts = json.loads(before_it_was_emptied)
+    (folder / "cell.json").write_text(json.dumps({key: facts[key] for key in REQUIRED}))
     result.begin(place(folder), "bench", {"a": 2})
     assert not (folder / "error.txt").exists()
     assert not (folder / "text.txt").exists()

@@ -25,6 +25,7 @@ from runners.harness.measure import subject
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk
 from runners.harness.store.disk import Place
+from runners.harness.store.records import write_json
 
 Files = Callable[..., None]
 ROOT = Path(__file__).resolve().parents[2]
@@ -612,7 +613,7 @@ def test_who_ends_another_s_cell_has_not_seen_its_end(tmp_path: Path) -> None:
     place = Place(tmp_path / "cell", "id", None, 0, {}, [])
     disk.begin(place, "bench", {})
     cell = json.loads((place.folder / "cell.json").read_text(encoding="utf-8"))
-    disk.write_json(place.folder / "cell.json", cell | {"pid": 1})
+    write_json(place.folder / "cell.json", cell | {"pid": 1})
     before = (place.folder / "environment.json").read_bytes()
     disk.finish(place, CellResult("interrupted"))
     assert (place.folder / "environment.json").read_bytes() == before

@@ -18,7 +18,7 @@ from runners.harness.machine import environment
 from runners.harness.measure import cell, subject
 from runners.harness.measure.result import CellResult
 from runners.harness.rerun.run import rerun
-from runners.harness.store.find import find_top
+from runners.harness.store.find import find_sweep
 from runners.harness.store.tracking import Store
 from runners.harness.sweep import plan
 from tests.train_command import Ended
@@ -167,8 +167,8 @@ def test_latest_is_the_newest_and_a_sweep_is_run_whole(
 
 
 def test_latest_is_no_rerun(made: Made, again: tuple[Ended, list[BenchConfig], Path]) -> None:
-    assert find_top(Store(made.results), "latest").identity == made.sweep
-    assert find_top(Store(made.results), again[2].name).identity == again[2].name
+    assert find_sweep(Store(made.results), "latest").identity == made.sweep
+    assert find_sweep(Store(made.results), again[2].name).identity == again[2].name
 
 
 def test_the_beginning_of_an_id_is_enough_and_the_verdict_is_said(made: Made) -> None:
@@ -432,7 +432,7 @@ def test_ctrl_c_leaves_what_was_done_and_no_run_open(
     assert [run.info.status for run in found] == ["FINISHED", "KILLED"]
     assert found[1].data.tags["tinygpt.rerun_of"] == f"{made.sweep}-1"
     assert made.run_of(folder.name, "sweep").info.status == "KILLED"
-    assert find_top(Store(made.results), "latest").identity == made.sweep
+    assert find_sweep(Store(made.results), "latest").identity == made.sweep
 
 
 # what has changed since

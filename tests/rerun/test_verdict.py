@@ -1,15 +1,18 @@
 """The verdict on a rerun: tokens and time, against an old run that is planted."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runners.harness.machine.processes import Owner
 from runners.harness.measure.result import CellResult
 from runners.harness.rerun import verdict
 from runners.harness.rerun.original import Original
 from runners.harness.rerun.verdict import Verdict, first_difference
+from runners.harness.store.records import CellRecord
 
 HERE = {"tinygpt.machine": "a cpu x2", "tinygpt.threads": "1", "tinygpt.torch": "2.0"}
 TWO = [
@@ -26,7 +29,31 @@ class Old:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.kind = "bench"
-        self.record: dict[str, Any] = {"outcome": "ok", "tags": {**HERE}, "metrics": {}}
+        self.record: CellRecord | None = self.result()
+
+    def result(self, outcome: str = "ok", reason: str = "") -> CellRecord:
+        """What it came to, measured in the same place."""
+        return CellRecord(
+            **asdict(Owner.here()),
+            kind=self.kind,
+            started=0.0,
+            cell="abcd1234",
+            sweep=None,
+            choices={},
+            outcome=outcome,
+            reason=reason,
+            tags={**HERE},
+        )
+
+    @property
+    def tags(self) -> dict[str, str]:
+        assert self.record
+        return self.record.tags
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        assert self.record
+        return self.record.metrics
 
     def judge(self, new: CellResult, changed: Changed | None = None) -> Verdict:
         original = Original("abcd1234", self.kind, {}, lambda name: self.folder / name, self.record)
@@ -162,7 +189,7 @@ def test_a_change_of_batch_or_length_excuses_no_difference(old: Old) -> None:
     "changed", [{}, {"batch.size": (2, 1)}, {"device.kind": ("cpu", "cuda")}], ids=str
 )
 def test_other_weights_or_prompts_leave_nothing_to_compare(changed: Changed, old: Old) -> None:
-    old.record["tags"]["tinygpt.weights_sha256"] = "before"
+    old.tags["tinygpt.weights_sha256"] = "before"
     judged = old.judge(new(with_ids([99]), weights_sha256="now"), changed)
     assert (judged.tokens, judged.tokens_said) == (
         "not comparable",
@@ -211,14 +238,14 @@ def test_a_run_that_is_not_ok_is_not_judged(old: Old) -> None:
     assert (judged.tokens, judged.tokens_said) == ("not comparable", said)
     assert (judged.timing, judged.timing_said) == ("not comparable", said)
     assert judged.reproduced
-    old.record |= {"outcome": "oom", "reason": "needs about 9 GB"}
+    old.record = old.result("oom", "needs about 9 GB")
     assert old.judge(new()).tokens_said == "the old run is oom: needs about 9 GB"
-    old.record = {}
+    old.record = None
     assert old.judge(new()).tokens_said == "there is no result beside the config"
 
 
 def test_a_verify_run_that_found_its_fault_is_judged_all_the_same(old: Old) -> None:
-    old.kind, old.record["outcome"] = "verify", "mismatch"
+    old.kind, old.record = "verify", old.result("mismatch")
     found = new()
     found.outcome = "mismatch"
     judged = old.judge(found)
@@ -232,7 +259,7 @@ def test_a_verify_run_that_found_its_fault_is_judged_all_the_same(old: Old) -> N
 
 
 def timed(old: Old, before: list[float], now: list[float], changed: Changed | None = None) -> Any:
-    old.record["tags"]["tinygpt.rates"] = json.dumps(before)
+    old.tags["tinygpt.rates"] = json.dumps(before)
     return old.judge(new(rates=json.dumps(now)), changed)
 
 
@@ -257,8 +284,8 @@ def test_rates_that_scatter_or_are_few_are_unclear(old: Old) -> None:
 
 
 def test_the_drift_of_the_machine_widens_the_interval(old: Old) -> None:
-    old.record["metrics"]["reference_ms"] = 10.0
-    old.record["tags"]["tinygpt.rates"] = json.dumps(STEADY)
+    old.metrics["reference_ms"] = 10.0
+    old.tags["tinygpt.rates"] = json.dumps(STEADY)
     found = new(rates=json.dumps(STEADY))
     found.metrics["reference_ms"] = 10.0
     assert old.judge(found).timing == "same"
@@ -268,8 +295,8 @@ def test_the_drift_of_the_machine_widens_the_interval(old: Old) -> None:
 
 def test_few_repeats_are_judged_on_a_quiet_machine_alone(old: Old) -> None:
     quiet = {"reference_ms": 10.0, "others_cpu_share": 0.02}
-    old.record["metrics"] |= quiet
-    old.record["tags"]["tinygpt.rates"] = json.dumps(STEADY)
+    old.metrics.update(quiet)
+    old.tags["tinygpt.rates"] = json.dumps(STEADY)
     found = new(rates=json.dumps([40.0, 41.0, 42.0]))
     found.metrics |= quiet
     assert old.judge(found).timing == "slower"
@@ -283,7 +310,7 @@ def test_few_repeats_are_judged_on_a_quiet_machine_alone(old: Old) -> None:
     ("name", "value"), [("machine", "another cpu x8"), ("threads", "8"), ("torch", "3.0")]
 )
 def test_measured_elsewhere_the_time_is_told_with_it(name: str, value: str, old: Old) -> None:
-    old.record["tags"]["tinygpt.rates"] = json.dumps(STEADY)
+    old.tags["tinygpt.rates"] = json.dumps(STEADY)
     judged = old.judge(new(rates=json.dumps([2 * r for r in STEADY]), **{name: value}))
     assert judged.timing == "faster"
     assert judged.timing_said.endswith(f"(8 repeats against 8, on another {name})")

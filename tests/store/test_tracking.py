@@ -25,7 +25,7 @@ from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk
 from runners.harness.store.disk import Place
-from runners.harness.store.find import find_top
+from runners.harness.store.find import find_sweep
 from runners.harness.store.tracking import Store, TrackingError, open_store
 
 Bench = Callable[..., tuple[int, str, str]]
@@ -268,7 +268,7 @@ def test_a_deleted_experiment_is_named_and_not_restored(
     assert other.deleted("bench") == told
     assert other.deleted("sample") == ""
     with pytest.raises(ValueError, match="no such sweep or cell") as missing:
-        find_top(other, "a1")
+        find_sweep(other, "a1")
     assert str(missing.value).endswith(told)
     assert other.client.get_experiment(identity).lifecycle_stage == "deleted"
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

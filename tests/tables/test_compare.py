@@ -10,7 +10,7 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 
-from runners.harness.store.find import Stored, Top
+from runners.harness.store.find import StoredCell, SweepRef
 from runners.harness.store.tracking import Store
 from runners.harness.tables import frames
 from runners.harness.tables.comparison import KEY, PLACE, Comparison, Side, Unmatched, compare
@@ -62,8 +62,8 @@ def side(tmp_path: Path) -> Callable[..., Side]:
             own = {f"tinygpt.{name}": str(each[name]) for name in PLACE if name in each}
             own |= {f"tinygpt.{name}": value for name, value in tags.items()}
             run = SimpleNamespace(data=SimpleNamespace(tags=own))
-            stored[each["cell"]] = Stored("bench", cast(Any, run), cast(Store, None))
-        return Side(Top("bench", "sweep", ""), stored, frames.read_csv(path))
+            stored[each["cell"]] = StoredCell("bench", cast(Any, run), cast(Store, None))
+        return Side(SweepRef("bench", "sweep", ""), stored, frames.read_csv(path))
 
     return make
 

@@ -18,8 +18,9 @@ from runners.harness.config.schema import BenchConfig
 from runners.harness.launch import tracked
 from runners.harness.launch.entry import Sweep
 from runners.harness.measure.result import CellResult
-from runners.harness.store import disk, record
+from runners.harness.store import disk, run_data
 from runners.harness.store.disk import Place
+from runners.harness.store.records import write_json
 from runners.harness.store.tracking import Store
 from tests.train_command import Ended
 
@@ -69,9 +70,9 @@ def log(
     disk.begin(place, kind, to_dict(built))
     disk.finish(place, measured)
     if environment is not None:
-        disk.write_json(folder / "environment.json", environment)
+        write_json(folder / "environment.json", environment)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "code_tags", lambda: told)
+        patch.setattr(run_data, "code_tags", lambda code: told)
         store.log_cell(folder)
 
 

@@ -19,12 +19,14 @@ from runners.harness.config.schema import BenchConfig
 from runners.harness.measure.result import CellResult
 from runners.harness.report import render
 from runners.harness.store import disk, tracking
+from runners.harness.store import runs as store_runs
 from runners.harness.store.disk import Place
-from runners.harness.store.find import find_top
+from runners.harness.store.find import find_sweep
+from runners.harness.store.records import SweepRecord
+from runners.harness.store.runs import EXPERIMENTS
 from runners.harness.store.tracking import Store
-from runners.harness.tables import runs as runs_table
 from runners.harness.tables.frames import cells
-from runners.harness.tables.runs import EXPERIMENTS, runs, short_ids
+from runners.harness.tables.runs import runs, short_ids
 from tests.train_command import Ended
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_store.py"
@@ -66,15 +68,15 @@ class Filled:
         facts = {"sweep": sweep, "kind": kind, "cells": planned, "digests": [], **facts}
         facts |= {"overrides": ["cache=none,rolling", "prompt.text=a b"], "started": SECOND}
         facts |= {"host": "h", "pid": 1, "process_started": 0.0}
+        facts |= {"run_id": ""}
         path = folder / "sweep.json"
         path.write_text(json.dumps(facts), encoding="utf-8")
         self.date(path)
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        facts["run_id"] = self.store.begin_sweep(facts)
-        path.write_text(json.dumps(facts), encoding="utf-8")
+        record = self.store.begin_sweep(SweepRecord.load(folder))
+        record.save(folder)
         for number, outcome in enumerate(outcomes.split()):
             self.cell(f"{sweep}-{number}", kind, outcome, sweep=sweep)
-        return str(facts["run_id"])
+        return record.run_id
 
     def end(self, run_id: str, outcome: str) -> None:
         self.store.end_sweep(run_id, outcome, Path("nowhere"))
@@ -141,7 +143,7 @@ def test_the_time_is_that_of_the_place(store: Store, monkeypatch: pytest.MonkeyP
 def test_the_ids_can_be_typed(store: Store) -> None:
     for row in rows(store):
         if not row["kind"].startswith("train"):
-            assert find_top(store, row["id"]).identity.startswith(row["id"])
+            assert find_sweep(store, row["id"]).identity.startswith(row["id"])
 
 
 @settings(deadline=None)
@@ -183,8 +185,8 @@ def test_the_database_and_mlflow_tell_the_same(store: Store) -> None:
     """When MLflow changes its tables, this fails."""
     path = store.database
     assert path is not None
-    found, _ = runs_table._from_database(path)
-    assert sorted(found, key=str) == sorted(runs_table._from_mlflow(store), key=str)
+    found, _ = store_runs._top_runs_from_database(path)
+    assert sorted(found, key=str) == sorted(store_runs._top_runs_from_server(store), key=str)
     assert {entry.experiment for entry in found} < set(EXPERIMENTS)
 
 

@@ -261,7 +261,7 @@ def test_it_is_told_how_soon_a_fault_shows(faulty: tuple[str, CellResult]) -> No
     ids = first_difference(rows["rolling"], rows["broken"])
     told = checks(result, "seen")[f"fault={fault}"]
     logits = 254 if fault == "window" else 1
-    assert f"the logits are off after {logits}, the ids drift off after {ids};" in told
+    assert f"the logits are off after {logits}, the ids part after {ids};" in told
     assert told.endswith(f"found by {'; '.join(FOUND[fault])}")
     assert "## correct and broken" in result.files["verify.md"]
 

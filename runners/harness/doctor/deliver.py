@@ -3,112 +3,91 @@ its measurement, not those of the delivery.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.harness.doctor.disk import Cell, Unit, read_facts
-from runners.harness.launch.tracked import outcome_of
-from runners.harness.store import record
-from runners.harness.store.disk import FILES, TRACKED, write_json
-from runners.harness.store.record import Record
+from runners.harness.doctor.disk import Cell, ResultFolder
+from runners.harness.store.disk import FILES, STEPS, TRACKED
+from runners.harness.store.records import SweepRecord, sweep_outcome
+from runners.harness.store.run_data import RunData
 from runners.harness.store.runs import Run, Runs
 from runners.harness.store.tracking import Store
 
 
 def interrupt(cell: Cell) -> None:
     """Let a cell whose process is gone come to its end."""
-    ended = cell.ended
-    reason = "its process ({pid} on {host}) was gone; the doctor ended it".format(**cell.facts)
-    facts = {**cell.facts, "outcome": "interrupted", "reason": reason, "ended": ended}
+    old = cell.record
+    reason = f"its process ({old.pid} on {old.host}) was gone; the doctor ended it"
+    ended = replace(old, outcome="interrupted", reason=reason, ended=cell.ended)
     for half in (name for name in FILES if name.endswith(".tmp")):
         (cell.folder / half).unlink(missing_ok=True)
-    write_json(cell.folder / "cell.json", facts)
-    cell.facts = facts
+    ended.save(cell.folder)
+    cell.record = ended
 
 
 def deliver(store: Store, runs: Runs, cell: Cell) -> None:
     """Deliver an ended cell, into the run that was left open for it if there is one."""
     opened = next((run for run in runs.by_cell.get(cell.key, []) if run.open), None)
     run_id = opened.identity if opened else ""
-    told = _as_measured(record.read(cell.folder), cell.folder)
+    data = RunData.of_cell(cell.folder).with_code_of([cell.folder])
     (cell.folder / TRACKED).unlink(missing_ok=True)  # of an older run; no artifact of this one
     rows = _steps(cell.folder)
     if rows and not run_id:
-        run_id = store.open_cell(cell.folder, told)
+        run_id = store.open_cell(cell.folder, data)
     elif rows:
         rows = _missing(store, run_id, rows)
     if rows:
         store.log_steps(run_id, rows)
-    run_id = store.log_cell(cell.folder, run_id, told)
+    run_id = store.log_cell(cell.folder, run_id, data)
     if opened:
         opened.status = "FINISHED"
     else:
-        tags = {"cell": cell.identity, "sweep": told.tags["tinygpt.sweep"]}
+        tags = {"cell": cell.identity, "sweep": data.tags["tinygpt.sweep"]}
         runs.add(Run(run_id, "FINISHED", False, cell.key[1], 0, "", tags))
 
 
-def put_back(store: Store, runs: Runs, sweep: Unit) -> None:
+def put_back(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) -> None:
     """Make a sweep's run anew."""
-    tags = _with_code(record.sweep_tags(sweep.facts), *(cell.folder for cell in sweep.cells))
-    run_id = store.begin_sweep(sweep.facts, tags)
-    started = int(sweep.facts["started"] * 1000)
-    own = {"sweep": sweep.identity, "top": "true"}
-    runs.add(Run(run_id, "RUNNING", False, started, 0, "", own))
-    adopt(store, runs, sweep, run_id)
+    data = RunData.of_sweep(sweep).with_code_of(cell.folder for cell in result.cells)
+    result.sweep = store.begin_sweep(sweep, data)
+    own = {"sweep": result.identity, "top": "true"}
+    started_ms = int(sweep.started * 1000)
+    runs.add(Run(result.sweep.run_id, "RUNNING", False, started_ms, 0, "", own))
+    adopt(store, runs, result, result.sweep)
 
 
-def adopt(store: Store, runs: Runs, sweep: Unit, run_id: str) -> None:
-    """Let a sweep's run be the parent of its cells, on disk and in MLflow."""
-    sweep.facts = {**sweep.facts, "run_id": run_id}
-    write_json(sweep.folder / "sweep.json", sweep.facts)
-    for run in runs.by_sweep.get(sweep.identity, []):
+def adopt(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) -> None:
+    """Let the run that ``sweep`` names be the parent of its cells, on disk and in MLflow."""
+    result.sweep = sweep
+    sweep.save(result.path)
+    for run in runs.by_sweep.get(result.identity, []):
         if "cell" in run.tags and not run.deleted:
-            store.client.set_tag(run.identity, "mlflow.parentRunId", run_id)
+            store.client.set_tag(run.identity, "mlflow.parentRunId", sweep.run_id)
 
 
-def outcome(sweep: Unit) -> str:
+def outcome(result: ResultFolder, sweep: SweepRecord) -> str:
     """What a sweep came to whose process is gone."""
-    results = [cell.facts["outcome"] for cell in sweep.cells]
-    stopped = {"running", "interrupted"} & set(results) or len(results) < sweep.facts["cells"]
-    return "interrupted" if stopped else outcome_of(sweep.folder)
+    found = {cell.record.outcome for cell in result.cells}
+    stopped = {"running", "interrupted"} & found or len(result.cells) < sweep.cells
+    return "interrupted" if stopped else sweep_outcome(result.path)
 
 
-def end(store: Store, sweep: Unit, *, anew: bool = True) -> None:
+def end(store: Store, result: ResultFolder, sweep: SweepRecord, *, anew: bool = True) -> None:
     """End a sweep's run, with the tables of a benchmark: made ``anew``, or those that are there."""
-    tables = sweep.folder / "tables"
-    benchmark = sweep.facts["kind"] == "bench" and not sweep.facts.get("rerun_of")
-    if benchmark and sweep.cells and (anew or not tables.is_dir()):
+    tables = result.path / "tables"
+    benchmark = sweep.kind == "bench" and not sweep.rerun_of
+    if benchmark and result.cells and (anew or not tables.is_dir()):
         from runners.harness.report.bench import write_tables
 
-        write_tables(store, sweep.folder)
-    store.end_sweep(sweep.facts["run_id"], outcome(sweep), tables, sweep.ended)
-
-
-def _as_measured(cell: Record, folder: Path) -> Record:
-    return replace(cell, tags=_with_code(cell.tags, folder))
-
-
-def _with_code(tags: Mapping[str, str], *folders: Path) -> dict[str, str]:
-    """Tags that tell of the code that one of ``folders`` says it ran with, not of ours."""
-    own = {key: value for key, value in tags.items() if key not in record.code_tags()}
-    for folder in folders:
-        code = read_facts(folder / "environment.json", {"code"})[0].get("code")
-        if code:
-            own |= {"tinygpt.version": code["version"], "tinygpt.code_sha256": code["sha256"]}
-        if code and "commit" in code:
-            git = {"mlflow.source.git.commit": code["commit"], "tinygpt.git_sha": code["commit"]}
-            own |= git | {"tinygpt.git_dirty": str(code["dirty"]).lower()}
-        if code:
-            break
-    return own
+        write_tables(store, result.path)
+    store.end_sweep(sweep.run_id, outcome(result, sweep), tables, result.ended)
 
 
 def _steps(folder: Path) -> list[dict[str, Any]]:
     """What a training run kept of every step; a last line that is cut short is left out."""
     try:
-        lines = (folder / "steps.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = (folder / STEPS).read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -4,22 +4,25 @@ Processes are looked at after the folders, and what seemed to run is read once m
 that was gone by then, what is on disk is the last word.
 """
 
-import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from runners.harness.machine.processes import Processes
 from runners.harness.store.disk import TRACKED
 from runners.harness.store.local import to_path
+from runners.harness.store.records import (
+    CellRecord,
+    Record,
+    SweepRecord,
+    UnreadableRecordError,
+    read_json,
+)
 from runners.harness.store.runs import Runs
 from runners.harness.store.tracking import Store
 
-_OWNER = {"host", "pid", "process_started", "started"}
-_CELL = {"kind", "cell", "sweep", "choices", "outcome", *_OWNER}
-_SWEEP = {"sweep", "kind", "overrides", "cells", "digests", "run_id", *_OWNER}
 _DELIVERING_S = 600.0  # by then a process on another host has delivered its result, or never will
 
 
@@ -39,52 +42,54 @@ class Finding:
 
 @dataclass
 class Cell:
-    """A cell's folder, and its cell.json."""
+    """A cell's folder, and what it says."""
 
     folder: Path
-    facts: dict[str, Any]
+    record: CellRecord
 
     @property
     def identity(self) -> str:
         """Its id."""
-        return str(self.facts["cell"])
+        return self.record.cell
 
     @property
     def key(self) -> tuple[str, int]:
         """By this the run is known that was made of this result, and not of an earlier one."""
-        return self.identity, int(self.facts["started"] * 1000)
-
-    @property
-    def running(self) -> bool:
-        """Whether its result is not there yet, nor ever will be if its process is gone."""
-        return bool(self.facts["outcome"] == "running")
+        return self.identity, int(self.record.started * 1000)
 
     @property
     def ended(self) -> float:
         """Seconds since 1970; the last change in its folder where it did not come to its end."""
-        return float(self.facts.get("ended") or last_change(self))
+        return self.record.ended or last_change(self)
 
 
 @dataclass
-class Unit:
-    """A sweep, or a cell that is part of none."""
+class ResultFolder:
+    """The folder of a sweep, or of a cell that is part of none."""
 
-    folder: Path
-    facts: dict[str, Any]
-    """Its sweep.json or cell.json; empty where that cannot be read."""
+    path: Path
+    sweep: SweepRecord | None = None
+    """What its sweep.json says, if it is a sweep's and can be read."""
     cells: list[Cell] = field(default_factory=list)
-    odd: list[tuple[Path, str]] = field(default_factory=list)
+    unreadable: list[tuple[Path, str]] = field(default_factory=list)
     """Folders that cannot become rows, and why."""
 
     @property
     def identity(self) -> str:
         """Its id."""
-        return self.folder.name
+        return self.path.name
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is one."""
-        return self.folder.parent.name == "sweeps"
+        """Whether it is a sweep's."""
+        return self.path.parent.name == "sweeps"
+
+    @property
+    def record(self) -> Record | None:
+        """What it says of itself; None where that cannot be read."""
+        if self.is_sweep:
+            return self.sweep
+        return self.cells[0].record if self.cells else None
 
     @property
     def name(self) -> str:
@@ -94,93 +99,84 @@ class Unit:
     @property
     def ended(self) -> float:
         """When the last of it ended, seconds since 1970."""
-        return max((cell.ended for cell in self.cells), default=float(self.facts["started"]))
+        started = self.record.started if self.record else 0.0
+        return max((cell.ended for cell in self.cells), default=started)
 
 
 def last_change(cell: Cell) -> float:
     """When something in the cell's folder was written last, seconds since 1970."""
     times = [path.stat().st_mtime for path in cell.folder.rglob("*") if path.is_file()]
-    return max([float(cell.facts["started"]), *times])
+    return max([cell.record.started, *times])
 
 
-def scan(folder: Path, gone: str | None = None) -> tuple[list[Unit], Processes]:
+def scan(folder: Path, gone: str | None = None) -> tuple[list[ResultFolder], Processes]:
     """The sweeps and lone cells of a results folder, and which processes there were after it;
     those of host ``gone`` are gone.
     """
-    units = [_sweep(path) for path in _folders(folder / "sweeps")]
-    units += [_lone(path) for path in _folders(folder / "cells")]
+    found = [_sweep(path) for path in _folders(folder / "sweeps")]
+    found += [_lone(path) for path in _folders(folder / "cells")]
     processes = Processes(gone)
-    for cell in (cell for unit in units for cell in unit.cells):
-        if cell.running and processes.state(cell.facts) == "gone":
-            cell.facts |= read_facts(cell.folder / "cell.json", _CELL)[0]
-    return units, processes
+    for cell in (cell for result in found for cell in result.cells):
+        if cell.record.running and processes.state(cell.record) == "gone":
+            with suppress(UnreadableRecordError):
+                cell.record = CellRecord.load(cell.folder)
+    return found, processes
 
 
 def settled(cell: Cell, processes: Processes) -> bool:
     """Whether its result is there, and nobody is on the way to MLflow with it."""
-    state = processes.state(cell.facts)
+    state = processes.state(cell.record)
     old = cell.ended < time.time() - _DELIVERING_S
-    return not cell.running and (state == "gone" or (state == "elsewhere" and old))
-
-
-def read_facts(path: Path, needed: set[str] = _OWNER) -> tuple[dict[str, Any], str]:
-    """A json file of ours; or nothing, and why."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}, f"it has no {path.name}"
-    except (OSError, ValueError) as error:
-        return {}, f"its {path.name} cannot be read ({error})"
-    if not isinstance(found, dict) or not needed <= found.keys():
-        return {}, f"its {path.name} is not complete"
-    return found, ""
+    return not cell.record.running and (state == "gone" or (state == "elsewhere" and old))
 
 
 def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
-def _lone(folder: Path) -> Unit:
-    unit = Unit(folder, {})
-    _add(unit, folder)
-    unit.facts = unit.cells[0].facts if unit.cells else {}
-    return unit
+def _lone(folder: Path) -> ResultFolder:
+    found = ResultFolder(folder)
+    _add(found, folder)
+    return found
 
 
-def _sweep(folder: Path) -> Unit:
-    facts, why = read_facts(folder / "sweep.json", _SWEEP)
-    unit = Unit(folder, facts)
+def _sweep(folder: Path) -> ResultFolder:
+    found = ResultFolder(folder)
     numbers = [path for path in _folders(folder) if path.name.isdigit()]
     for path in sorted(numbers, key=lambda path: int(path.name)):
-        _add(unit, path)
-    if why:
-        unit.odd.append((folder, why))
-    return unit
+        _add(found, path)
+    try:
+        found.sweep = SweepRecord.load(folder)
+    except UnreadableRecordError as error:
+        found.unreadable.append((folder, str(error)))
+    return found
 
 
-def _add(unit: Unit, folder: Path) -> None:
-    facts, why = read_facts(folder / "cell.json", _CELL)
-    for name in ("config.yaml", "overrides.yaml"):
-        why = why or _lack(folder / name)
-    if not why:
-        unit.cells.append(Cell(folder, facts))
+def _add(found: ResultFolder, folder: Path) -> None:
+    try:
+        record = CellRecord.load(folder)
+        for name in ("config.yaml", "overrides.yaml"):
+            _require(folder / name)
+    except UnreadableRecordError as error:
+        found.unreadable.append((folder, str(error)))
     else:
-        unit.odd.append((folder, why))
+        found.cells.append(Cell(folder, record))
 
 
-def _lack(path: Path) -> str:
+def _require(path: Path) -> None:
     if not path.is_file():
-        return f"it has no {path.name}"
-    return "" if path.stat().st_size else f"its {path.name} is empty"
+        raise UnreadableRecordError(f"it has no {path.name}")
+    if not path.stat().st_size:
+        raise UnreadableRecordError(f"its {path.name} is empty")
 
 
-def other_store(store: Store, runs: Runs, unit: Unit) -> str:
+def other_store(store: Store, runs: Runs, result: ResultFolder) -> str:
     """The URI of the store that a sweep or lone cell was tracked in, if it was not in this one."""
-    if unit.identity in runs.by_sweep:
+    if result.identity in runs.by_sweep:
         return ""
-    tracked = [read_facts(cell.folder / TRACKED, {"uri"})[0] for cell in unit.cells]
-    for facts in [unit.facts, *tracked]:
-        uri = str(facts.get("uri", store.uri))
+    told = [result.sweep.uri] if result.sweep else []
+    told += [read_json(cell.folder / TRACKED).get("uri", "") for cell in result.cells]
+    for uri in filter(None, told):
         path = to_path(uri)
         moved = path and not path.is_file()  # this one, before it was moved or deleted
         if uri != store.uri and path != store.own_database and not moved:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from runners.harness.doctor.disk import Finding, Unit, other_store
+from runners.harness.doctor.disk import Finding, ResultFolder, other_store
 from runners.harness.machine.processes import Processes
 from runners.harness.store.disk import foreign
 from runners.harness.store.runs import Run, Runs, local_path
@@ -19,7 +19,12 @@ from runners.harness.store.tracking import Store
 
 
 def old(
-    store: Store, units: list[Unit], processes: Processes, runs: Runs, age: str, age_s: float
+    store: Store,
+    found: list[ResultFolder],
+    processes: Processes,
+    runs: Runs,
+    age: str,
+    age_s: float,
 ) -> Iterator[tuple[str, Finding]]:
     """The ids of what ended longer ago than ``age``, each with its finding."""
     away = _away(store)
@@ -27,13 +32,14 @@ def old(
         what = f"{left}: it was not removed to its end"
         yield "", Finding(what, "remove it yourself", counts=False)
     before = time.time() - age_s
-    for unit in units:
-        own = runs.by_sweep.get(unit.identity, [])
-        if not unit.facts or unit.ended >= before or _busy(unit, processes, own):
+    for result in found:
+        own = runs.by_sweep.get(result.identity, [])
+        if not result.record or result.ended >= before or _busy(result, processes, own):
             continue
-        if not other_store(store, runs, unit):  # which would keep runs without folders
-            yield unit.identity, _finding(store, unit.name, unit.ended, age, [unit.folder], own)
-    on_disk = {unit.identity for unit in units}
+        if not other_store(store, runs, result):  # which would keep runs without folders
+            finding = _finding(store, result.name, result.ended, age, [result.path], own)
+            yield result.identity, finding
+    on_disk = {result.identity for result in found}
     for identity, own in runs.by_sweep.items():
         if identity in on_disk or all(run.deleted for run in own) or any(run.open for run in own):
             continue
@@ -42,10 +48,10 @@ def old(
             yield identity, _finding(store, f"{identity} (no folder)", ended, age, [], own)
 
 
-def _busy(unit: Unit, processes: Processes, own: list[Run]) -> bool:
+def _busy(result: ResultFolder, processes: Processes, own: list[Run]) -> bool:
     """Whether something of it may still run: here, or where it cannot be told from here."""
-    states = {processes.state(cell.facts) for cell in unit.cells if cell.running}
-    whole = processes.state(unit.facts)
+    states = {processes.state(cell.record) for cell in result.cells if cell.record.running}
+    whole = processes.state(result.record) if result.record else "gone"
     left_open = whole == "elsewhere" and any(run.open for run in own)
     return whole == "alive" or left_open or bool(states - {"gone"})
 
@@ -57,11 +63,11 @@ def _finding(
     what = f"{name}: ended {day}, longer ago than {age}"
     paths = [path for run in own if (path := local_path(run.artifacts))]
     why = next(filter(None, (_not_ours(path, store.dir) for path in [*folders, *paths])), "")
-    odd = [
+    astray = [
         r for r in own if (p := local_path(r.artifacts)) and p.exists() and not _own(p, r, store)
     ]
-    if not why and odd:
-        why = f"{odd[0].artifacts} is not where a run has its artifacts"
+    if not why and astray:
+        why = f"{astray[0].artifacts} is not where a run has its artifacts"
     if why:
         return Finding(what, f"left alone, since {why}", counts=False)
     held = " and ".join(["its folder"] * len(folders) + [f"{len(own)} runs"] * bool(own))
@@ -90,7 +96,7 @@ def _own(path: Path, run: Run, store: Store) -> bool:
 
 
 def _away(store: Store) -> Path:
-    """Where a folder is on its way out; half of one could not be told from those that are odd."""
+    """Where a folder is on its way out; half of one could not be told from an unreadable one."""
     return store.dir / ".pruned"
 
 

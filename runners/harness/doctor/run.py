@@ -15,11 +15,11 @@ from filelock import FileLock, Timeout
 
 from runners.harness import terminal
 from runners.harness.config.schema import DoctorConfig
+from runners.harness.doctor import diagnosis
 from runners.harness.doctor import prune as doctor_prune
-from runners.harness.doctor import units as of_unit
 from runners.harness.doctor.database import locations, schema
+from runners.harness.doctor.diagnosis import Context
 from runners.harness.doctor.disk import Finding, scan
-from runners.harness.doctor.units import Ward
 from runners.harness.errors import UsageError, first_line
 from runners.harness.launch.folders import check_writable
 from runners.harness.store.runs import Runs, read_runs
@@ -95,7 +95,7 @@ def findings(store: Store, config: DoctorConfig) -> Iterator[Finding]:
         yield broken
     elif file:
         yield from locations(file)
-    units, processes = scan(store.dir, config.gone)
+    results, processes = scan(store.dir, config.gone)
     runs: Runs | None = None
     if broken:
         runs = Runs([]) if broken.mend else None
@@ -107,16 +107,16 @@ def findings(store: Store, config: DoctorConfig) -> Iterator[Finding]:
     pruned: set[str] = set()
     if runs and config.prune:
         age = config.prune, config.prune_s
-        for identity, finding in doctor_prune.old(store, units, processes, runs, *age):
+        for identity, finding in doctor_prune.old(store, results, processes, runs, *age):
             if finding.counts:
                 pruned.add(identity)
             yield finding
-    ward = Ward(store, processes, runs, begun_ms)
-    for unit in units:
-        if unit.identity not in pruned:
-            yield from of_unit.findings(ward, unit)
+    context = Context(store, processes, runs, begun_ms)
+    for result in results:
+        if result.identity not in pruned:
+            yield from diagnosis.findings(context, result)
     if runs:
-        yield from of_unit.strays(ward, runs, units, pruned)
-    for uri, count in ward.elsewhere.items():
+        yield from diagnosis.orphans(context, runs, results, pruned)
+    for uri, count in context.elsewhere.items():
         what = f"{count} of what is here was tracked at {uri}, not at {store.uri}"
         yield Finding(what, f"tracking.uri={uri} looks at them", counts=False)

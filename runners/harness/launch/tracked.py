@@ -4,10 +4,10 @@ Its folder on disk is ahead of MLflow all the time. A store that cannot be reach
 told once, and gets what it missed with the next figures.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from runners.harness import terminal
@@ -15,7 +15,9 @@ from runners.harness.config.conversion import digest
 from runners.harness.errors import UsageError
 from runners.harness.launch import progress
 from runners.harness.launch.entry import Sweep, current
-from runners.harness.store.disk import Place, owner, write_json
+from runners.harness.machine.processes import Owner
+from runners.harness.store.disk import Place
+from runners.harness.store.records import SWEEP, SweepRecord, sweep_outcome
 from runners.harness.store.tracking import Store, TrackingError, open_store
 
 _RANK = ("interrupted", "failed", "ok")  # the worst first
@@ -59,34 +61,32 @@ class Delivery:
 
 def _begin(store: Store, kind: str, sweep: Sweep) -> str:
     """Open the sweep's run, or open it again; write down whose it is. Returns MLflow's id."""
-    folder = sweep.folder
-    path = folder / "sweep.json"
-    if path.is_file():  # it is resumed
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        store.reopen_sweep(facts["run_id"])
-        write_json(path, {**facts, **owner()})
-        return str(facts["run_id"])
-    digests = [digest(config) for config in sweep.configs]
-    facts = {"sweep": folder.name, "kind": kind, "overrides": sweep.overrides}
-    facts |= {"cells": len(digests), "digests": digests, "rerun_of": sweep.rerun_of}
-    facts |= {**owner(), "started": time.time(), "uri": store.uri}
-    facts["run_id"] = store.begin_sweep(facts)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, facts)
-    return str(facts["run_id"])
-
-
-def outcome_of(folder: Path) -> str:
-    """What a sweep came to, by its cells on disk: ``ok`` where all that were planned are fine."""
-    planned = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["cells"]
-    cells = [json.loads(path.read_text("utf-8")) for path in folder.glob("*/cell.json")]
-    fine = sum(cell["outcome"] in ("ok", "skipped") for cell in cells)
-    return "ok" if fine == planned else "failed"
+    folder, here = sweep.folder, Owner.here()
+    if (folder / SWEEP).is_file():  # it is resumed
+        record = replace(SweepRecord.load(folder), **asdict(here))
+        store.reopen_sweep(record.run_id)
+    else:
+        record = store.begin_sweep(
+            SweepRecord(
+                **asdict(here),
+                kind=kind,
+                started=time.time(),
+                rerun_of=sweep.rerun_of,
+                sweep=folder.name,
+                overrides=sweep.overrides,
+                cells=len(sweep.configs),
+                digests=[digest(config) for config in sweep.configs],
+                run_id="",
+            )
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+    record.save(folder)
+    return record.run_id
 
 
 def sum_up(store: Store, folder: Path) -> str:
     """A sweep without tables."""
-    return outcome_of(folder)
+    return sweep_outcome(folder)
 
 
 @contextmanager

@@ -1,12 +1,29 @@
-"""Whether a process still runs that once wrote down who it is."""
+"""Who runs something, and whether that process still runs."""
 
+import os
 import platform
-from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal, Self
 
 import psutil
 
 State = Literal["alive", "gone", "elsewhere"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """A process, as it is known after it is gone, on this host and on others."""
+
+    host: str
+    pid: int
+    process_started: float
+    """Seconds since 1970; a process id is given out again, a start time with it is not."""
+
+    @classmethod
+    def here(cls) -> Self:
+        """The process that asks."""
+        started = psutil.Process().create_time()
+        return cls(host=platform.node(), pid=os.getpid(), process_started=started)
 
 
 class Processes:
@@ -16,16 +33,15 @@ class Processes:
         self.host, self._gone = platform.node(), gone
         self._pids = set(psutil.pids())
 
-    def state(self, owner: Mapping[str, Any]) -> State:
-        """Whether the process is alive that calls itself by host, pid and process_started."""
-        if owner["host"] != self.host:
-            return "gone" if owner["host"] == self._gone else "elsewhere"
-        pid = int(owner["pid"])
-        if pid not in self._pids and not psutil.pid_exists(pid):  # another user's may be hidden
-            return "gone"
+    def state(self, owner: Owner) -> State:
+        """Whether ``owner`` is alive; ``elsewhere`` where that cannot be told from this host."""
+        if owner.host != self.host:
+            return "gone" if owner.host == self._gone else "elsewhere"
+        if owner.pid not in self._pids and not psutil.pid_exists(owner.pid):
+            return "gone"  # asked for by its id as well: another user's may be hidden in the list
         try:
-            process = psutil.Process(pid)
-            same = abs(process.create_time() - float(owner["process_started"])) < 1.0
+            process = psutil.Process(owner.pid)
+            same = abs(process.create_time() - owner.process_started) < 1.0
             return "alive" if same and process.status() != psutil.STATUS_ZOMBIE else "gone"
         except psutil.Error:  # it was there a moment ago, or is hidden
             return "alive"

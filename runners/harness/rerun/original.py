@@ -1,6 +1,5 @@
 """The run that is run again: its stored config, and what it came to."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -14,9 +13,10 @@ from runners.harness.config.paths import absolute, config_groups, group_options
 from runners.harness.config.schema import TrackingConfig
 from runners.harness.config.text_files import read_utf8
 from runners.harness.config.words import Word, option_values, parse_words
-from runners.harness.errors import UsageError
+from runners.harness.errors import UsageError, first_line
 from runners.harness.store.disk import read_rows
-from runners.harness.store.find import Stored
+from runners.harness.store.find import StoredCell
+from runners.harness.store.records import CELL, CellRecord, UnreadableRecordError, read_json
 from runners.harness.store.tracking import TrackingError
 
 _TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
@@ -36,8 +36,18 @@ class Original:
     """Resolved, as stored."""
     path: Callable[[str], Path] = field(repr=False)
     """Where one of its files can be read; raises OSError or TrackingError."""
-    record: dict[str, Any]
-    """Its cell.json: choices, outcome, metrics, tags; empty where there is none."""
+    record: CellRecord | None
+    """What it came to; None where there is no result."""
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Facts that are no figures."""
+        return self.record.tags if self.record else {}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its figures."""
+        return self.record.metrics if self.record else {}
 
     @property
     def overrides(self) -> list[str] | None:
@@ -52,10 +62,9 @@ class Original:
     def environment(self) -> dict[str, Any]:
         """What it ran on; empty where it never came to that."""
         try:
-            found = json.loads(self._text("environment.json", "{}"))
-        except ValueError:  # half a file
+            return read_json(self.path("environment.json"))
+        except TrackingError:
             return {}
-        return found if isinstance(found, dict) else {}
 
     @property
     def generations(self) -> list[dict[str, Any]]:
@@ -72,17 +81,17 @@ class Original:
             return otherwise
 
 
-def from_store(stored: Stored) -> Original:
+def from_store(stored: StoredCell) -> Original:
     """A run by its id; TrackingError, with the cure, where its files are not to be had."""
     try:
-        config, record = stored.config, json.loads(stored.text("cell.json"))
-    except TrackingError as error:
-        line = str(error).rstrip(".")
-        if "doctor" not in line:
-            store = stored.store
-            cure = command("doctor", "fix=true", folder=store.dir, uri=store.server)
-            line = f"{stored.cell}: {line}; if the results folder was moved: {cure}"
-        raise TrackingError(line) from None
+        config = yaml.safe_load(stored.path("config.yaml").read_text(encoding="utf-8"))
+        record = CellRecord.load(stored.path(CELL).parent)
+    except (OSError, UnreadableRecordError) as error:
+        where = command("doctor", folder=stored.store.dir, uri=stored.store.server)
+        raise TrackingError(
+            f"{stored.cell}: cannot be run again ({first_line(error)}); what is wrong in "
+            f"{stored.folder}: {where}"
+        ) from None
     return Original(stored.cell, stored.kind, config, stored.path, record)
 
 
@@ -106,16 +115,16 @@ def from_file(name: str) -> Original:
         )
     beside = path.parent
     try:
-        record = json.loads((beside / "cell.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = {}
-    cell = str(record.get("cell", path))
+        record = CellRecord.load(beside)
+    except UnreadableRecordError:
+        record = None
+    cell = record.cell if record else str(path)
     return Original(cell, kinds[0], config, lambda other: beside / other, record)
 
 
 @dataclass(frozen=True)
-class Again:
-    """What is to be run: the stored config after the words of a rerun."""
+class ChangedConfig:
+    """What is to be run: the stored config, changed by the words of a rerun."""
 
     config: Any
     """Typed."""
@@ -126,9 +135,9 @@ class Again:
     choices: dict[str, str]
 
 
-def again(
+def changed_config(
     original: Original, words: Sequence[str], tracking: TrackingConfig, schema: type
-) -> Again:
+) -> ChangedConfig:
     """The stored config, changed by ``words``, its results going to ``tracking``.
 
     A prompt that came from a file is read from the run's own copy of it.
@@ -136,7 +145,7 @@ def again(
     _require_parts(original.config, schema)
     values = to_dict(from_dict(original.config, schema))
     before = flatten(values)
-    choices = dict(original.record.get("choices", {}))
+    choices = dict(original.record.choices) if original.record else {}
     groups = config_groups()
     parsed_words = parse_words(words)
     sources = {f"prompt.{key}": key for key in values.get("prompt", {}) if key != "tokens"}
@@ -161,7 +170,7 @@ def again(
     values["tracking"] = to_dict(tracking)
     values |= {key: False for key in ("resume", "plan") if key in values}
     _use_own_prompt(original, values, changed)
-    return Again(from_dict(values, schema), changed, filled, choices)
+    return ChangedConfig(from_dict(values, schema), changed, filled, choices)
 
 
 def _require_parts(values: dict[str, Any], schema: type) -> None:

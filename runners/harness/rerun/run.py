@@ -30,15 +30,16 @@ from runners.harness.launch.folders import check_store
 from runners.harness.launch.kinds import KINDS
 from runners.harness.launch.progress import CellProgress
 from runners.harness.launch.run import JobResult, run_job
-from runners.harness.launch.tracked import outcome_of, sum_up, tracked_sweep
+from runners.harness.launch.tracked import sum_up, tracked_sweep
 from runners.harness.machine import environment
 from runners.harness.measure import subject
 from runners.harness.measure.result import CellResult
 from runners.harness.report.bench import write_tables
 from runners.harness.rerun import original, verdict
-from runners.harness.rerun.original import Again, Original
+from runners.harness.rerun.original import ChangedConfig, Original
 from runners.harness.store.disk import Place
-from runners.harness.store.find import Top, find_cells
+from runners.harness.store.find import SweepRef, find_cells
+from runners.harness.store.records import sweep_outcome
 from runners.harness.store.tracking import Store, TrackingError, open_store
 from tinygpt.checkpoint import weights_sha256
 
@@ -48,7 +49,7 @@ class Job:
     """One cell to run again."""
 
     old: Original
-    again: Again
+    again: ChangedConfig
     since: list[str]
     """What has changed since the old run, one line each."""
 
@@ -59,7 +60,7 @@ def rerun(config: RerunConfig, words: Sequence[str]) -> list[Finished]:
         top, olds = _originals(config)
         jobs = [_prepare(old, words, config) for old in olds]
     if config.strict:
-        _refuse_drift(jobs)
+        _refuse_changes(jobs)
     _tell(top, jobs)
     check_store(config.tracking, olds[0].kind)
     typed = [f"run={config.run}" if config.run else f"config={config.config}", *words]
@@ -87,10 +88,10 @@ def rerun(config: RerunConfig, words: Sequence[str]) -> list[Finished]:
 
 def _tables(store: Store, folder: Path) -> str:
     write_tables(store, folder)
-    return outcome_of(folder)
+    return sweep_outcome(folder)
 
 
-def _originals(config: RerunConfig) -> tuple[Top | None, list[Original]]:
+def _originals(config: RerunConfig) -> tuple[SweepRef | None, list[Original]]:
     if config.config is not None:
         return None, [original.from_file(config.config)]
     assert config.run is not None
@@ -103,12 +104,12 @@ def _originals(config: RerunConfig) -> tuple[Top | None, list[Original]]:
 
 def _prepare(old: Original, words: Sequence[str], config: RerunConfig) -> Job:
     kind = KINDS[old.kind]
-    again = original.again(old, words, config.tracking, kind.schema)
+    again = original.changed_config(old, words, config.tracking, kind.schema)
     resolve_name(kind.check)(again.config)
     return Job(old, again, _changed_since(old, again))
 
 
-def _tell(top: Top | None, jobs: list[Job]) -> None:
+def _tell(top: SweepRef | None, jobs: list[Job]) -> None:
     """What is run again, and what has changed since; what all cells share is said once."""
     name = jobs[0].old.cell if len(jobs) == 1 or top is None else f"sweep {top.identity}"
     print(f"{name}: {len(jobs)} {'cell' if len(jobs) == 1 else 'cells'} to run again")
@@ -127,7 +128,7 @@ def _say(what: str, jobs: list[Job], told: list[list[str]]) -> bool:
     return bool(lines)
 
 
-def _refuse_drift(jobs: list[Job]) -> None:
+def _refuse_changes(jobs: list[Job]) -> None:
     lines = list(dict.fromkeys(line for job in jobs for line in job.since))
     if lines:
         raise UsageError(
@@ -136,7 +137,7 @@ def _refuse_drift(jobs: list[Job]) -> None:
         )
 
 
-def _changed_since(old: Original, again: Again) -> list[str]:
+def _changed_since(old: Original, again: ChangedConfig) -> list[str]:
     """Keys, presets, code, versions, hardware and weights, as far as the old run told them."""
     lines = [
         f"config: {key} is not in the stored config, which is older; today's default is used: "
@@ -147,7 +148,7 @@ def _changed_since(old: Original, again: Again) -> list[str]:
     if old.environment:
         found = environment.differences(old.environment, environment.collect())
         lines += [difference.line for difference in found]
-    before = old.record.get("tags", {}).get("tinygpt.weights_sha256")
+    before = old.tags.get("tinygpt.weights_sha256")
     same_task = not any(key.startswith(("model.", "precision.")) for key in again.changed)
     if before and same_task and not {"checkpoint", "seed"} & set(again.changed):
         try:
@@ -162,8 +163,8 @@ def _changed_since(old: Original, again: Again) -> list[str]:
 def _presets(old: Original) -> list[str]:
     """What today's conf/ makes of the old command that it did not make then."""
     told = old.overrides
-    if told is None or old.record.get("rerun_of"):  # a rerun's words are no command of its kind
-        return []
+    if told is None or (old.record and old.record.rerun_of):
+        return []  # a rerun's words are no command of its kind
     words = [word for word in told if not word.startswith(("hydra", "tracking."))]
     try:
         composed = composed_today(old.kind, words)

@@ -82,7 +82,7 @@ def _tokens(
     decisive = [key for key in changed if not key.startswith((*HARMLESS, *ARITHMETIC))]
     if decisive:
         return "not comparable", f"the command changes {', '.join(decisive)}"
-    weights = [tags.get("tinygpt.weights_sha256") for tags in (_old_tags(original), new.tags)]
+    weights = [tags.get("tinygpt.weights_sha256") for tags in (original.tags, new.tags)]
     if weights[0] and weights[0] != weights[1]:
         return "not comparable", "the weights are not the old one's"
     old_rows, new_rows = original.generations, new.generations
@@ -106,15 +106,9 @@ def _tokens(
     return "different", found
 
 
-def _old_tags(original: Original) -> dict[str, str]:
-    found: dict[str, str] = original.record.get("tags", {})
-    return found
-
-
 def _elsewhere(original: Original, new: CellResult) -> list[str]:
     """What is not the same of where both ran, and decides how numbers are rounded and how fast."""
-    old = _old_tags(original)
-    names = ("machine", "threads", "torch")
+    names, old = ("machine", "threads", "torch"), original.tags
     return [name for name in names if old.get(f"tinygpt.{name}") != new.tags.get(f"tinygpt.{name}")]
 
 
@@ -160,9 +154,7 @@ def _timing(
     missing = _without_result(original, new)
     if missing:
         return "not comparable", missing
-    sides = [
-        json.loads(tags.get("tinygpt.rates", "[]")) for tags in (new.tags, _old_tags(original))
-    ]
+    sides = [json.loads(tags.get("tinygpt.rates", "[]")) for tags in (new.tags, original.tags)]
     if not all(sides):
         untimed = original.kind != "bench"
         why = f"runs of kind {original.kind} are" if untimed else "a run without new tokens is"
@@ -171,11 +163,11 @@ def _timing(
     if decisive:
         return "not comparable", f"the command changes {', '.join(decisive)}"
     elsewhere = _elsewhere(original, new)
-    figures = (new.metrics, original.record.get("metrics", {}))
+    figures = (new.metrics, original.metrics)
     times = [
         [f["reference_ms"]] if f.get("reference_ms") and not elsewhere else [] for f in figures
     ]
-    mark = noise.together([_row(new.tags, new.metrics), _row(_old_tags(original), figures[1])])
+    mark = noise.together([_row(new.tags, new.metrics), _row(original.tags, figures[1])])
     ratio = stats.compare(
         stats.Pair([sides[0]], [sides[1]], stats.drift(*times), quiet=mark == noise.QUIET)
     )
@@ -192,10 +184,10 @@ def _row(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:
 
 
 def _without_result(original: Original, new: CellResult) -> str:
-    if not original.record:
+    if original.record is None:
         return "there is no result beside the config"
     for which, outcome, reason in (
-        ("the old run", original.record["outcome"], original.record.get("reason", "")),
+        ("the old run", original.record.outcome, original.record.reason),
         ("this run", new.outcome, new.reason),
     ):
         verified = original.kind == "verify" and outcome == "mismatch"  # a fault was asked for

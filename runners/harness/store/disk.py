@@ -7,21 +7,25 @@ neither replaced nor removed.
 """
 
 import json
-import os
-import platform
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
 from runners.harness.machine import environment
+from runners.harness.machine.processes import Owner
 from runners.harness.measure.result import CellResult
+from runners.harness.store.records import (
+    CELL,
+    SWEEP,
+    CellRecord,
+    UnreadableRecordError,
+    write_json,
+)
 
-CELL = "cell.json"
 TRACKED = "tracked.json"
 """The file that says as which run a cell's folder was delivered."""
 STEPS, SAMPLES, LOSSES = "steps.jsonl", "samples.txt", "loss.png"
@@ -40,8 +44,6 @@ TABLES = tuple(
     for suffix in ("csv", "md", "json", "html")
 )
 """Every file that is written into a sweep's tables/."""
-FACTS = ("kind", "cell", "sweep", "outcome", "host", "pid", "started")
-"""Keys of a cell.json by which a cell of ours is known."""
 
 
 @dataclass
@@ -62,12 +64,6 @@ class Place:
     """The id of the cell that this one runs again."""
 
 
-def owner() -> dict[str, Any]:
-    """By what a process is known after it is gone, on this host and on others."""
-    started = psutil.Process().create_time()
-    return {"host": platform.node(), "pid": os.getpid(), "process_started": started}
-
-
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
     """Put down what is about to run, and by whom; called under the threads that it will have.
 
@@ -76,18 +72,17 @@ def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
     place.folder.mkdir(parents=True, exist_ok=True)
     _clear(place)
     now = environment.state()
-    cell = {
-        "kind": kind,
-        "cell": place.cell,
-        "sweep": place.sweep,
-        "choices": place.choices,
-        "outcome": "running",
-        "rerun_of": place.rerun_of,
-        **owner(),
-        "load_average": now["load_average"],
-        "started": time.time(),
-    }
-    write_json(place.folder / CELL, cell)  # first: by it the folder is known as ours
+    CellRecord(  # first: by it the folder is known as ours
+        **asdict(Owner.here()),
+        kind=kind,
+        started=time.time(),
+        rerun_of=place.rerun_of,
+        cell=place.cell,
+        sweep=place.sweep,
+        choices=place.choices,
+        outcome="running",
+        load_average=now["load_average"],
+    ).save(place.folder)
     for name, content in (("config", config), ("overrides", place.overrides)):
         with (place.folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
             yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
@@ -104,7 +99,7 @@ def _clear(place: Place) -> None:
     old = [path for name in FILES if (path := place.folder / name).is_file()]
     if not old:
         return
-    beside = place.folder.parent / "sweep.json"  # a cell of a sweep may have lost its cell.json
+    beside = place.folder.parent / SWEEP  # a cell of a sweep may have lost its cell.json
     if not is_cell(place.folder) and not (place.sweep and beside.is_file()):
         raise FileExistsError(f"{old[0].name} is there and not of a run; nothing is replaced")
     for path in old:
@@ -122,10 +117,10 @@ def discard(folder: Path) -> None:
 def is_cell(folder: Path) -> bool:
     """Whether ``folder`` is of a cell."""
     try:
-        facts = json.loads((folder / CELL).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        CellRecord.load(folder)
+    except UnreadableRecordError:
         return False
-    return isinstance(facts, dict) and facts.keys() >= set(FACTS)
+    return True
 
 
 def foreign(folder: Path) -> Path | None:
@@ -144,7 +139,7 @@ def foreign(folder: Path) -> Path | None:
 def _is_ours(parts: tuple[str, ...]) -> bool:
     match parts:
         case (name,):
-            return name in (*FILES, "sweep.json", "sweep.tmp")
+            return name in (*FILES, SWEEP, "sweep.tmp")
         case ("tables", name):
             return name in TABLES
         case (number, name):
@@ -155,8 +150,8 @@ def _is_ours(parts: tuple[str, ...]) -> bool:
 def finish(place: Place, result: CellResult) -> None:
     """Put down the result; cell.json, which makes it count, comes last."""
     folder = place.folder
-    cell = json.loads((folder / CELL).read_text(encoding="utf-8"))
-    if (cell["host"], cell["pid"]) == (platform.node(), os.getpid()):  # else nobody saw its end
+    record, here = CellRecord.load(folder), Owner.here()
+    if (record.host, record.pid) == (here.host, here.pid):  # else nobody saw its end
         facts = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         for name, told in environment.state().items():
             facts[name]["end"] = told
@@ -171,19 +166,18 @@ def finish(place: Place, result: CellResult) -> None:
     with (folder / "generations.jsonl").open("w", encoding="utf-8") as lines:
         for row in result.generations:
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-    written = asdict(result)
-    for name in ("timings", "generations", "files", "error"):
-        del written[name]
-    write_json(folder / CELL, {**cell, **written, "ended": time.time()})
+    replace(
+        record,
+        outcome=result.outcome,
+        reason=result.reason,
+        headline=result.headline,
+        metrics=result.metrics,
+        tags=result.tags,
+        notes=result.notes,
+        ended=time.time(),
+    ).save(folder)
 
 
 def read_rows(text: str) -> list[dict[str, Any]]:
     """The rows of a generations.jsonl, whose texts may hold what ``splitlines`` splits at."""
     return [json.loads(line) for line in text.split("\n") if line]
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a file that is either the old one or the new one, never half of either."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)

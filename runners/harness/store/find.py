@@ -1,15 +1,12 @@
 """What is in the store, found by the ids that people type, with all that was kept of it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from runners.harness.config.commands import command
 from runners.harness.errors import first_line
-from runners.harness.store.disk import read_rows
+from runners.harness.store.records import CELL, read_json
 from runners.harness.store.tracking import Store, TrackingError
 
 if TYPE_CHECKING:
@@ -23,8 +20,8 @@ KINDS = ("bench", "sample", "verify")
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A cell that has ended."""
+class StoredCell:
+    """A cell that has ended, as MLflow knows it, and where its files are."""
 
     kind: str
     run: "Run"
@@ -39,23 +36,19 @@ class Stored:
     def folder(self) -> Path:
         """Where its files are, if it ran on this machine."""
         sweep, _, number = self.cell.rpartition("-")
-        return (
-            self.store.dir / "sweeps" / sweep / number
-            if sweep
-            else (self.store.dir / "cells" / self.cell)
-        )
+        if sweep:
+            return self.store.dir / "sweeps" / sweep / number
+        return self.store.dir / "cells" / self.cell
 
     def path(self, name: str) -> Path:
-        """Where one of its files can be read: in its folder, or a copy of MLflow's artifact."""
-        if (self.folder / "cell.json").is_file():
+        """Where one of its files can be read: in its folder, or a copy of MLflow's artifact.
+        TrackingError, with the cure, where it is not to be had.
+        """
+        if (self.folder / CELL).is_file():
             return self.folder / name
-        return self.store.artifact(self.run.info.run_id, name)
-
-    def text(self, name: str) -> str:
-        """One of its files; TrackingError, with the cure, where it is not to be had."""
         try:
-            return self.path(name).read_text(encoding="utf-8")
-        except (OSError, TrackingError) as error:
+            return self.store.artifact(self.run.info.run_id, name)
+        except TrackingError as error:
             raise TrackingError(
                 f"{self.cell}: {name} cannot be read ({first_line(error)}); if the results folder "
                 "was moved: "
@@ -63,36 +56,28 @@ class Stored:
             ) from None
 
     @property
-    def config(self) -> dict[str, Any]:
-        """Its resolved config, as it was stored."""
-        values = yaml.safe_load(self.text("config.yaml"))
-        assert isinstance(values, dict)
-        return values
-
-    @property
     def environment(self) -> dict[str, Any]:
-        """What machine and which code it ran on; empty where it never came to that."""
-        found = json.loads(self.text("environment.json"))
-        assert isinstance(found, dict)
+        """What machine and which code it ran on; TrackingError where that is not to be had."""
+        found = read_json(self.path("environment.json"))
+        if not found:
+            raise TrackingError(f"{self.cell}: its environment.json is missing or not complete")
         return found
-
-    @property
-    def generations(self) -> list[dict[str, Any]]:
-        """Its rows, with ``prompt_ids`` and ``new_ids`` each."""
-        return read_rows(self.text("generations.jsonl"))
 
 
 @dataclass(frozen=True)
-class Top:
-    """A sweep, or a cell that is part of none."""
+class SweepRef:
+    """A sweep, or a cell that is part of none, as it was found."""
 
     kind: str
     identity: str
+    """Its id."""
     overrides: str
-    """The command it was made with."""
+    """The words that it was asked for with."""
 
 
-def find_top(store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run") -> Top:
+def find_sweep(
+    store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
+) -> SweepRef:
     """The sweep or lone cell that ``wanted`` stands for: an id, the beginning of one, or
     ``latest``: the newest of kind bench that has ended and is no rerun. ValueError otherwise,
     naming the ``key`` it was typed for.
@@ -117,7 +102,7 @@ def find_top(store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str
     if len(ids) > 1:
         raise ValueError(f"{key}={wanted}: {len(ids)} begin so ({', '.join(ids[:5])}); say more")
     kind, run = found[0]
-    return Top(kind, ids[0], run.data.tags.get("tinygpt.overrides", ""))
+    return SweepRef(kind, ids[0], run.data.tags.get("tinygpt.overrides", ""))
 
 
 def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> str:
@@ -134,28 +119,28 @@ def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> 
     )
 
 
-def cells_of(store: Store, top: Top) -> list[Stored]:
+def cells_of(store: Store, top: SweepRef) -> list[StoredCell]:
     """The cells of a sweep in their order, or the lone cell; a cell that was measured again in the
     same sweep is there once, as it came out last.
     """
     where = (
         f"tags.`tinygpt.sweep` = '{top.identity}' and {_CELL} and attributes.status != 'RUNNING'"
     )
-    newest: dict[str, Stored] = {}
+    newest: dict[str, StoredCell] = {}
     for run in store.search(top.kind, where):
-        cell = Stored(top.kind, run, store)
+        cell = StoredCell(top.kind, run, store)
         newest.setdefault(cell.cell, cell)
     return sorted(newest.values(), key=lambda cell: int(cell.cell.rpartition("-")[2], 36))
 
 
 def find_part(
     store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
-) -> tuple[Top, list[Stored]]:
+) -> tuple[SweepRef, list[StoredCell]]:
     """The sweep or lone cell of ``wanted``, and its cells, none where none has ended; one where
     ``wanted`` is a cell's id, ``SWEEP-NUMBER``.
     """
     beginning, dash, number = wanted.partition("-")
-    top = find_top(store, beginning, kinds, key)
+    top = find_sweep(store, beginning, kinds, key)
     cells = cells_of(store, top)
     if not dash:
         return top, cells
@@ -166,7 +151,7 @@ def find_part(
     return top, chosen
 
 
-def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[Top, list[Stored]]:
+def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[SweepRef, list[StoredCell]]:
     """``find_part`` of any kind that can be run again; ValueError where no cell has ended."""
     top, cells = find_part(store, wanted, key=key)
     if not cells:

@@ -1,7 +1,8 @@
-"""All of our runs in the store, in one go.
+"""All of our runs in the store, in one go: every one for the doctor, the top ones for people.
 
-A local store's file is read as it is: MLflow takes ten seconds to tell of ten thousand runs what
-two queries tell at once. A server is asked in pages.
+A local store's file is read as it is: MLflow loads every figure of every run that it finds, and
+takes ten seconds to tell of ten thousand runs what two queries tell at once. A server is asked in
+pages, and for its sweeps and lone cells alone where those will do.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,9 +14,13 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from runners.harness.machine.processes import Owner
+from runners.harness.store.find import KINDS
 from runners.harness.store.local import connect, tables_of
-from runners.harness.store.tracking import Store
+from runners.harness.store.tracking import Store, reaching
 
+EXPERIMENTS = (*KINDS, "train", "profiling")
+"""Every kind of which the store may have runs."""
 _TAGS = ("cell", "sweep", "top", "host", "pid", "process_started")
 
 
@@ -24,6 +29,7 @@ class Run:
     """A run of ours in MLflow."""
 
     identity: str
+    """MLflow's id."""
     status: str
     deleted: bool
     """Whether its user put it into the bin; it stays there."""
@@ -33,6 +39,14 @@ class Run:
     """Their URI."""
     tags: dict[str, str] = field(default_factory=dict)
     """Without ``tinygpt.``; and mlflow.parentRunId."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """The process that made it, where it says so."""
+        if "host" not in self.tags:
+            return None
+        pid, started = int(self.tags["pid"]), float(self.tags["process_started"])
+        return Owner(host=self.tags["host"], pid=pid, process_started=started)
 
     @property
     def open(self) -> bool:
@@ -119,3 +133,82 @@ def _served(store: Store) -> Iterator[Run]:
         deleted = info.lifecycle_stage == "deleted" or info.experiment_id in binned
         times = info.start_time or 0, info.end_time or 0
         yield Run(info.run_id, info.status, deleted, *times, info.artifact_uri, own)
+
+
+_TOP_TAGS = ("sweep", "outcome", "overrides", "rerun_of")
+_TOP = "tags.`tinygpt.top` = 'true'"
+_TAG_JOINS = "\n".join(
+    f"LEFT JOIN tags {tag} ON {tag}.run_uuid = r.run_uuid AND {tag}.key = 'tinygpt.{tag}'"
+    for tag in _TOP_TAGS
+)
+_RUNS_SQL = f"""
+SELECT substr(e.name, 9), r.status, r.start_time, p.value,
+{", ".join(f"{tag}.value" for tag in _TOP_TAGS)}
+FROM tags top
+JOIN runs r ON r.run_uuid = top.run_uuid AND r.lifecycle_stage = 'active'
+JOIN experiments e ON e.experiment_id = r.experiment_id AND e.name LIKE 'tinygpt/%'
+LEFT JOIN params p ON p.run_uuid = r.run_uuid AND p.key = 'cells'
+{_TAG_JOINS}
+WHERE top.key = 'tinygpt.top' AND top.value = 'true'
+"""
+_OK_SQL = """
+SELECT sweep.value, count(DISTINCT cell.value)
+FROM tags outcome
+JOIN runs r ON r.run_uuid = outcome.run_uuid AND r.lifecycle_stage = 'active'
+JOIN tags sweep ON sweep.run_uuid = outcome.run_uuid AND sweep.key = 'tinygpt.sweep'
+JOIN tags cell ON cell.run_uuid = outcome.run_uuid AND cell.key = 'tinygpt.cell'
+WHERE outcome.key = 'tinygpt.outcome' AND outcome.value = 'ok' AND r.status != 'RUNNING'
+GROUP BY sweep.value
+"""
+
+
+@dataclass(frozen=True)
+class TopRun:
+    """A sweep or a lone cell, as the table of runs lists it."""
+
+    experiment: str
+    """``bench``, ``sample``, ..."""
+    status: str
+    """MLflow's."""
+    started_ms: int
+    """Since 1970."""
+    cells: str | None
+    """How many a sweep has; None for a lone cell."""
+    identity: str
+    """Its own id, not MLflow's."""
+    outcome: str | None
+    overrides: str | None
+    rerun_of: str | None
+
+
+def top_runs(store: Store) -> tuple[list[TopRun], dict[str, int] | None]:
+    """All sweeps and lone cells, and how many cells of each are ok; a server does not tell that."""
+    if not store.exists:
+        return [], {}
+    path = store.database
+    if not path:
+        return _top_runs_from_server(store), None
+    store.check()
+    with reaching(store.uri):
+        return _top_runs_from_database(path)
+
+
+def _top_runs_from_database(path: Path) -> tuple[list[TopRun], dict[str, int]]:
+    with closing(connect(path)) as database:
+        found = [TopRun(*row) for row in database.execute(_RUNS_SQL)]
+        return found, dict(database.execute(_OK_SQL).fetchall())
+
+
+def _top_runs_from_server(store: Store) -> list[TopRun]:
+    return [
+        TopRun(
+            kind,
+            run.info.status,
+            run.info.start_time,
+            run.data.params.get("cells"),
+            run.data.tags["tinygpt.sweep"],
+            *(run.data.tags.get(f"tinygpt.{name}") for name in _TOP_TAGS[1:]),
+        )
+        for kind in EXPERIMENTS
+        for run in store.search(kind, _TOP)
+    ]

@@ -22,17 +22,21 @@ from contextlib import (
     nullcontext,
     redirect_stdout,
 )
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
 from runners.harness.config.paths import absolute, unwritable
 from runners.harness.config.schema import TrackingConfig
-from runners.harness.store import experiments, record
+from runners.harness.machine.processes import Owner
+from runners.harness.store import experiments
 from runners.harness.store import local as local_store
-from runners.harness.store.disk import TRACKED, owner, write_json
+from runners.harness.store.disk import TRACKED
+from runners.harness.store.records import SweepRecord, write_json
+from runners.harness.store.run_data import RunData, owner_tags
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -189,18 +193,16 @@ class Store:
             self._experiment_ids[kind] = made
         return self._experiment_ids[kind]
 
-    def begin_sweep(self, facts: Mapping[str, Any], tags: dict[str, str] | None = None) -> str:
-        """Open the run of a sweep, of which sweep.json has the facts; returns MLflow's id."""
-        name, tags = f"sweep {facts['sweep']}", tags or record.sweep_tags(facts)
+    def begin_sweep(self, sweep: SweepRecord, data: RunData | None = None) -> SweepRecord:
+        """Open the run of a sweep; returns its record, which names that run."""
         with reaching(self.uri):
-            run = self._create(facts["kind"], name, tags, facts["started"])
-            self._log(run.info.run_id, params={"cells": facts["cells"]})
-        return str(run.info.run_id)
+            run_id = self._create(data or RunData.of_sweep(sweep))
+        return replace(sweep, run_id=run_id, uri=self.uri)
 
     def reopen_sweep(self, run_id: str) -> None:
         """Let a sweep's run go on, as one of this process."""
         with reaching(self.uri):
-            for key, value in record.owner_tags(owner()).items():
+            for key, value in owner_tags(Owner.here()).items():
                 self.client.set_tag(run_id, key, value)
             self.client.update_run(run_id, "RUNNING")
 
@@ -213,13 +215,10 @@ class Store:
             status = _RUN_STATUS.get(outcome, "FAILED")
             self.client.set_terminated(run_id, status, int(ended * 1000) or None)
 
-    def open_cell(self, folder: Path, cell: record.Record | None = None) -> str:
+    def open_cell(self, folder: Path, data: RunData | None = None) -> str:
         """Create the run of the cell that runs in ``folder``, to be watched; returns its id."""
-        cell = cell or record.read(folder)
         with reaching(self.uri):
-            run = self._create(cell.kind, cell.name, cell.tags, cell.started)
-            self._log(run.info.run_id, params=cell.params)
-        return str(run.info.run_id)
+            return self._create(data or RunData.of_cell(folder))
 
     def log_steps(
         self, run_id: str, rows: Sequence[Mapping[str, float]], files: Sequence[Path] = ()
@@ -240,18 +239,15 @@ class Store:
             for file in files:
                 self.client.log_artifact(run_id, str(file))
 
-    def log_cell(self, folder: Path, open_run: str = "", cell: record.Record | None = None) -> str:
+    def log_cell(self, folder: Path, open_run: str = "", data: RunData | None = None) -> str:
         """Deliver the finished cell of ``folder`` and end its run, made here unless it is open;
         returns MLflow's id.
         """
-        cell = cell or record.read(folder)
+        cell = data or RunData.of_cell(folder)
         with reaching(self.uri):
-            run_id = open_run
-            if not open_run:
-                run = self._create(cell.kind, cell.name, cell.tags, cell.started)
-                run_id = str(run.info.run_id)
-            tags = cell.tags if open_run else {}
-            self._log(run_id, params=cell.params, metrics=cell.metrics, tags=tags, at=cell.ended)
+            if open_run:
+                self._log(open_run, cell, cell.tags)
+            run_id = open_run or self._create(cell)
             self.client.log_artifacts(run_id, str(folder))
             status = _RUN_STATUS.get(cell.outcome, "FAILED")
             self.client.set_terminated(run_id, status, int(cell.ended * 1000))
@@ -308,28 +304,21 @@ class Store:
             del os.environ["MLFLOW_TRACKING_URI"]
         return ""
 
-    def _create(
-        self, kind: str, name: str, tags: dict[str, str], started: float | None = None
-    ) -> "Run":
-        tags = {key: value[:_MAX_TAG] for key, value in tags.items()}
-        at = None if started is None else int(started * 1000)
-        run: Run = self.client.create_run(self.experiment_id(kind), at, tags, name)
-        return run
+    def _create(self, data: RunData) -> str:
+        """Make a run, with all that is known of it; returns MLflow's id."""
+        tags = {key: value[:_MAX_TAG] for key, value in data.tags.items()}
+        experiment, started_ms = self.experiment_id(data.kind), int(data.started * 1000)
+        run = self.client.create_run(experiment, started_ms, tags, data.name)
+        self._log(run.info.run_id, data)
+        return str(run.info.run_id)
 
-    def _log(
-        self,
-        run_id: str,
-        *,
-        params: dict[str, Any],
-        metrics: dict[str, float] | None = None,
-        tags: dict[str, str] | None = None,
-        at: float = 0.0,
-    ) -> None:
+    def _log(self, run_id: str, data: RunData, tags: Mapping[str, str] | None = None) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
+        ended_ms = int(data.ended * 1000)
         self.client.log_batch(
             run_id,
-            metrics=[Metric(k, float(v), int(at * 1000), 0) for k, v in (metrics or {}).items()],
-            params=[Param(k, str(v)[:_MAX_PARAM]) for k, v in params.items()],
+            metrics=[Metric(k, float(v), ended_ms, 0) for k, v in data.metrics.items()],
+            params=[Param(k, str(v)[:_MAX_PARAM]) for k, v in data.params.items()],
             tags=[RunTag(k, v[:_MAX_TAG]) for k, v in (tags or {}).items()],
         )

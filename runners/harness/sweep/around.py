@@ -13,7 +13,8 @@ from runners.harness.errors import UsageError
 from runners.harness.launch import progress
 from runners.harness.launch.entry import Sweep
 from runners.harness.launch.run import JobResult
-from runners.harness.launch.tracked import outcome_of, tracked_sweep
+from runners.harness.launch.tracked import tracked_sweep
+from runners.harness.store.records import sweep_outcome
 from runners.harness.store.tracking import Store, TrackingError, open_store
 from runners.harness.sweep.plan import estimate
 
@@ -84,7 +85,7 @@ def _show_tables(store: Store, folder: Path) -> str:
     from runners.harness.report import bench
 
     bench.show_tables(bench.write_tables(store, folder), folder.name, store)
-    return outcome_of(folder)
+    return sweep_outcome(folder)
 
 
 def show_lone(measured: JobResult) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,8 +24,9 @@ from runners.harness.launch import progress
 from runners.harness.launch.entry import Finished, Sweep
 from runners.harness.machine.processes import Processes
 from runners.harness.measure import fingerprint, subject
-from runners.harness.store import record
 from runners.harness.store.disk import TRACKED, Place
+from runners.harness.store.records import CellRecord, SweepRecord, UnreadableRecordError
+from runners.harness.store.run_data import cells_sha256
 from runners.harness.store.tracking import Store, TrackingError, open_store
 from tinygpt.model import GPT
 
@@ -36,38 +36,38 @@ class Previous:
     """An earlier sweep of the same cells."""
 
     folder: Path
-    digests: list[str]
-    """The digest of each cell's config, by number."""
-    pid: int = 0
-    """The process in which it is running now; 0 if it is not running."""
+    record: SweepRecord
+    running: bool
+    """Whether its process is alive, and not this one."""
 
 
 def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
     """The newest sweep of the same cells whose folder is here."""
     if not store.exists:
         return None
-    wanted = record.cells_sha256(map(digest, configs))
+    wanted = cells_sha256(map(digest, configs))
     where = f"tags.`tinygpt.kind` = 'sweep' and tags.`tinygpt.cells_sha256` = '{wanted}'"
     for run in store.search("bench", where, limit=1):
         folder = store.dir / "sweeps" / run.data.tags["tinygpt.sweep"]
-        facts = _read(folder / "sweep.json")
-        if facts:
-            runs = run.info.status == "RUNNING" and facts["pid"] != os.getpid()
-            alive = runs and Processes().state(facts) == "alive"
-            return Previous(folder, facts["digests"], facts["pid"] if alive else 0)
+        try:
+            record = SweepRecord.load(folder)
+        except UnreadableRecordError:  # its folder was removed
+            continue
+        open_elsewhere = run.info.status == "RUNNING" and record.pid != os.getpid()
+        return Previous(folder, record, open_elsewhere and Processes().state(record) == "alive")
     return None
 
 
 def reopened(sweep: Sweep, old: Previous) -> Sweep:
     """``sweep`` as a continuation of ``old``: with its folder, and its number for each job."""
-    if old.pid and not sweep.configs[0].plan:
+    if old.running and not sweep.configs[0].plan:
         raise UsageError(
-            f"resume=true: sweep {old.folder.name} is running now, in process {old.pid}; wait "
-            "for it, or stop it first"
+            f"resume=true: sweep {old.folder.name} is running now, in process {old.record.pid}; "
+            "wait for it, or stop it first"
         )
     left = list(zip(map(digest, sweep.configs), sweep.jobs, sweep.configs, strict=True))
     jobs, configs = [], []
-    for wanted in old.digests:
+    for wanted in old.record.digests:
         at = next(n for n, (found, _, _) in enumerate(left) if found == wanted)
         _, job, config = left.pop(at)
         jobs.append(job)
@@ -90,7 +90,7 @@ def finished(config: BenchConfig) -> Finished | None:
         except TrackingError as error:
             terminal.complain(f"not tracked: {error}; the result is complete in {place.folder}")
             tracked = False
-    outcome = _read(place.folder / "cell.json")["outcome"]
+    outcome = CellRecord.load(place.folder).outcome
     progress.CellProgress(place).done_before(outcome)
     return Finished(place.cell, outcome, "", tracked)
 
@@ -104,13 +104,16 @@ def _deliver(store: Store, place: Place) -> None:
 
 def is_done(folder: Path, config: BenchConfig) -> bool:
     """Whether ``folder`` holds what running ``config`` now would measure."""
-    cell = _read(folder / "cell.json")
-    if cell.get("outcome") == "skipped":
+    try:
+        cell = CellRecord.load(folder)
+    except UnreadableRecordError:  # missing or half of it: the cell is measured again
+        return False
+    if cell.outcome == "skipped":
         return subject.missing_device(config.device.kind) != ""
-    if cell.get("outcome") != "ok":
+    if cell.outcome != "ok":
         return False
     try:
-        return bool(cell["tags"].get("tinygpt.cell_hash") == _cell_hash(config))
+        return cell.tags.get("tinygpt.cell_hash") == _cell_hash(config)
     except (ValueError, OSError):  # the checkpoint is broken now, which the cell will report
         return False
 
@@ -142,12 +145,3 @@ def _model(values: str) -> GPT:
     """The weights of a run; consecutive cells that share them get the same object."""
     config = from_dict(json.loads(values), RunConfig)
     return subject.make_model(config, torch.device(config.device.kind))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The content of one of our JSON files; empty if it is missing or incomplete."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -13,7 +13,7 @@ import pandas as pd
 
 from runners.harness import stats
 from runners.harness.config.commands import command
-from runners.harness.store.find import Stored, Top, find_cells
+from runners.harness.store.find import StoredCell, SweepRef, find_cells
 from runners.harness.store.tracking import Store
 from runners.harness.tables import frames, noise
 from runners.harness.tables.columns import KEY, LABELS, NAMES, PLACE
@@ -26,8 +26,8 @@ _FOLLOWS = {"prompt": {"batch", "prompt_tokens", "seed", "shape"}, "weights": {"
 class Side(NamedTuple):
     """A run or sweep: its cells as stored, by their ids, and as rows of the cells table."""
 
-    top: Top
-    cells: dict[str, Stored]
+    top: SweepRef
+    cells: dict[str, StoredCell]
     frame: pd.DataFrame
 
     @property

@@ -1,6 +1,5 @@
 """The texts of a sweep side by side: a table to compare, a page to read."""
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +12,10 @@ import yaml
 
 from runners.harness.launch import progress
 from runners.harness.launch.entry import Sweep
-from runners.harness.launch.tracked import outcome_of, tracked_sweep
+from runners.harness.launch.tracked import tracked_sweep
 from runners.harness.report import render
 from runners.harness.store.disk import read_rows
+from runners.harness.store.records import CELL, CellRecord, sweep_outcome
 from runners.harness.store.tracking import Store
 from runners.harness.tables.table import Table
 from runners.harness.terminal import printable
@@ -53,7 +53,7 @@ def _sum_up(store: Store, folder: Path) -> str:
         (folder / "tables" / name).write_text(page, encoding="utf-8")
     render.show(table)
     print(f"the texts side by side: {folder / 'tables' / 'samples.html'}")
-    return outcome_of(folder)
+    return sweep_outcome(folder)
 
 
 def _short(text: str) -> str:
@@ -67,8 +67,8 @@ def grid(folder: Path) -> pd.DataFrame:
     settings = _settings(folder)
     rows, ids = [], []
     for path, setting in zip(_cells(folder), settings, strict=True):
-        cell = json.loads(path.read_text(encoding="utf-8"))
-        known = {"setting": setting, "outcome": cell["outcome"], "reason": cell.get("reason", "")}
+        cell = CellRecord.load(path.parent)
+        known = {"setting": setting, "outcome": cell.outcome, "reason": cell.reason}
         lines = path.with_name("generations.jsonl")
         texts = read_rows(lines.read_text(encoding="utf-8")) if lines.is_file() else []
         for row in texts or [{}]:
@@ -94,7 +94,7 @@ def _settings(folder: Path) -> list[str]:
 
 
 def _cells(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/cell.json"), key=lambda path: int(path.parent.name))
+    return sorted(folder.glob(f"*/{CELL}"), key=lambda path: int(path.parent.name))
 
 
 def _openings(rows: list[dict[str, Any]], ids: list[list[int]]) -> list[str]:

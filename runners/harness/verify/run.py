@@ -212,7 +212,7 @@ def _how_soon(fault: str, rolling: Run, broken: Run, close: Closeness, found: li
     """After how many tokens a fault shows against the correct cache, and what finds it."""
     parted, n = first_difference(rolling.new, broken.new), len(broken.new)
     logits = f"are never off in {n}" if close.off is None else f"are off after {close.off}"
-    ids = "never do" if parted is None else f"drift off after {parted}"
+    ids = "never do" if parted is None else f"part after {parted}"
     by = f"found by {'; '.join(found)}" if found else "found by nothing here: give more tokens"
     seen = f"against rolling, new tokens: the logits {logits}, the ids {ids}; {by}"
     return Check(f"fault={fault}", "seen", seen)
