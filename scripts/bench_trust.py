@@ -21,12 +21,11 @@ from hydra import compose, initialize_config_dir
 from runners.harness.config import conversion
 from runners.harness.config.paths import conf_dir
 from runners.harness.config.schema import BenchConfig
-from runners.harness.measure import subject, timing
+from runners.harness.measure import timing
+from runners.harness.measure.subject import Generation, Subject, threads
 from runners.harness.measure.timing import Generate
 from runners.harness.stats import Pair, Ratio, compare
-from tinygpt.engines import make_engine
 from tinygpt.generation import OnToken, never_stop
-from tinygpt.sampling import make_sampler
 
 VALUES = 10
 SIDES = ("first", "second", "slowed")
@@ -35,25 +34,9 @@ CELL = ["model=nano", "length.new_tokens=16", "device.threads=1"]
 
 def generation(config: BenchConfig) -> Generate:
     """The cell's own generation, warmed up."""
-    device = torch.device(config.device.kind)
-    model, prompt = subject.make_model(config, device), subject.make_prompt(config, None, [])
-    prompt = prompt.to(device)
-    batch, new = config.batch.size, config.length.new_tokens
-    end = prompt.shape[1] + new
-    engine = make_engine(
-        config.engine,
-        model,
-        config.cache,
-        batch=batch,
-        max_positions=end,
-        precision=config.precision,
-    )
-    sampler = make_sampler(config.sampler, batch=batch, seed=config.seed, device=device)
-
-    def generate(on_token: OnToken) -> None:
-        sampler.reset(prompt, config.model.vocab_size)
-        engine.generate(prompt, new, sampler, on_token)
-
+    subject = Subject(config, [])
+    engine, sampler = subject.engine(config.engine, config.cache), subject.sampler(config.sampler)
+    generate = Generation(subject, engine, sampler)
     generate(never_stop)
     return generate
 
@@ -100,7 +83,7 @@ def main() -> int:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = conversion.to_config(compose("bench", asked.words), BenchConfig)
     found: dict[str, list[str]] = {side: [] for side in SIDES[1:]}
-    with subject.threads(config.device, []):
+    with threads(config.device, []):
         for pair in range(1, asked.pairs + 1):
             for side, ratio in measure(config, asked.slowdown, asked.turns).items():
                 found[side].append(ratio.verdict)

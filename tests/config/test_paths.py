@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from runners.harness.config.checks import read_prompt, read_prompts
 from runners.harness.config.conversion import from_dict, to_dict
 from runners.harness.config.paths import results_dir, settled
 from runners.harness.config.schema import (
@@ -215,9 +214,9 @@ def test_a_byte_order_mark_is_no_text_but_in_a_prompt_that_is_exact(tmp_path: Pa
     path.write_bytes("\ufeff\ufeffé".encode())
     assert corpus.read_text(str(path)) == "\ufeffé"  # one mark, and only at the head
     path.write_bytes('\ufeff"a"\n{"prompt": "\ufeffb"}\n'.encode())
-    assert read_prompts(PromptsConfig(jsonl=str(path))) == ["a", "\ufeffb"]
+    assert list(PromptsConfig(jsonl=str(path)).content.texts) == ["a", "\ufeffb"]
     path.write_bytes("\ufeffé".encode())
-    assert read_prompt(TextPromptConfig(file=str(path))) == "\ufeffé"
+    assert TextPromptConfig(file=str(path)).content.texts == ("\ufeffé",)
     path.write_bytes(b"\xff\xfea\x00")
     with pytest.raises(ValueError, match="byte 0 is not UTF-8"):
         corpus.read_text(str(path))
@@ -239,7 +238,7 @@ def test_a_mark_that_is_fed_is_told(sample: Sample, tmp_path: Path) -> None:
 def test_a_text_ends_at_a_line_feed_and_a_rerun_of_it_too(
     entry: Entry, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from runners.harness.text import sample as sample_run
+    from runners.harness.measure import subject
 
     class Scripted:
         def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -254,7 +253,7 @@ def test_a_text_ends_at_a_line_feed_and_a_rerun_of_it_too(
 
             return torch.tensor([next(self._left)])
 
-    monkeypatch.setattr(sample_run, "make_sampler", Scripted)
+    monkeypatch.setattr(subject, "make_sampler", Scripted)
     ended = sample("stop=\n", "length.new_tokens=40")
     assert ended.status == 0, ended.err
     (row,) = sample.rows()

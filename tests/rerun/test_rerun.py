@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from runners.harness.measure import cell
+from runners.harness.measure import subject
 from runners.harness.store.tracking import Store
 from runners.harness.sweep import plan
 from tests import text_checkpoint
@@ -240,7 +240,7 @@ def test_a_sampler_that_draws_otherwise_is_found(
     def other_seed(*args: Any, seed: int, **keys: Any) -> Sampler:
         return make_sampler(*args, seed=seed + 1, **keys)
 
-    monkeypatch.setattr(cell, "make_sampler", other_seed)
+    monkeypatch.setattr(subject, "make_sampler", other_seed)
     ended = entry("rerun", bench.results, f"run={bench.old.name}-2")
     assert ended.status == 1
     assert "tokens different: row 0 parts at new token " in ended.out

@@ -12,7 +12,7 @@ import torch
 from runners.harness.config.schema import BatchConfig, BenchConfig, DeviceConfig, LengthConfig
 from runners.harness.launch.entry import Sweep
 from runners.harness.machine import environment
-from runners.harness.measure import cell, fingerprint, subject
+from runners.harness.measure import cell, fingerprint, memory, subject
 from runners.harness.measure.result import CellResult
 from runners.harness.store.tracking import Store
 from runners.harness.sweep import plan, plan_report
@@ -34,7 +34,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[BenchConfig]:
     def run_cell(config: BenchConfig, report: object = None) -> CellResult:
         found.append(config)
         assert config.batch.size < HUGE, "that was for planning only"
-        prompt = subject.make_prompt(config, None, [])
+        [prompt] = subject.make_prompts(config, None, [])
         with subject.threads(config.device, []):
             tags = fingerprint.tags(
                 config, subject.make_model(config, prompt.device), prompt.tolist()
@@ -74,7 +74,7 @@ def test_a_row_a_cell_with_its_place_on_the_axes_bytes_and_seconds() -> None:
     assert list(frame["reason"]) == [""] * 2
     for name in ("needed_bytes", "seconds"):
         assert pd.api.types.is_numeric_dtype(frame[name])
-    assert list(frame["needed_bytes"]) == [subject.needed_bytes(c).total for c in (small, large)]
+    assert list(frame["needed_bytes"]) == [memory.needed_bytes(c).total for c in (small, large)]
     assert list(frame["seconds"]) == [estimate_s(c, SLOW) for c in (small, large)]
     assert frame["seconds"].is_monotonic_increasing
 

@@ -48,7 +48,7 @@ class Planted:
         if missing:
             return CellResult("skipped", missing)
         notes: list[str] = []
-        prompt = subject.make_prompt(config, None, notes)
+        [prompt] = subject.make_prompts(config, None, notes)
         with subject.threads(config.device, notes):
             tags = fingerprint.tags(
                 config, subject.make_model(config, prompt.device), prompt.tolist()
@@ -247,7 +247,8 @@ def test_what_would_be_measured_otherwise_now_is_not_done(
     other = {0: replace(configs[0], device=DeviceConfig(threads=2))}
     assert resume.done_cells(desk.sweep, other) == set()
     prompt.write_text("Watson")
-    assert resume.done_cells(desk.sweep, configs) == set()
+    later = {n: replace(cell, prompt=replace(cell.prompt)) for n, cell in configs.items()}
+    assert resume.done_cells(desk.sweep, later) == set()
 
 
 def test_a_checkpoint_that_is_broken_now_is_left_to_the_cell_that_needs_it(desk: Desk) -> None:

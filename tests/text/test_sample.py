@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runners.harness.config.checks import check_text, read_prompts
+from runners.harness.config.checks import check_text
 from runners.harness.config.conversion import from_dict
 from runners.harness.config.schema import (
     DeviceConfig,
@@ -24,7 +24,6 @@ from runners.harness.errors import UsageError
 from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.result import CellResult
 from runners.harness.text import figures as text_figures
-from runners.harness.text import sample as sample_run
 from runners.harness.text.sample import sample
 from tests.small_text import MODEL
 from tests.text_checkpoint import tokenizer
@@ -105,7 +104,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[int]], None]
             return torch.tensor([next(self._left)])
 
     def scripted(ids: Sequence[int]) -> None:
-        monkeypatch.setattr(sample_run, "make_sampler", lambda *_, **__: Script(ids))
+        monkeypatch.setattr(subject, "make_sampler", lambda *_, **__: Script(ids))
 
     return scripted
 
@@ -432,7 +431,7 @@ def test_a_vocabulary_that_is_not_the_tokenizers_fails_in_one_line(
 def test_a_line_is_a_prompt(content: str, prompts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(content.encode())
-    assert read_prompts(PromptsConfig(jsonl=str(path))) == prompts
+    assert list(PromptsConfig(jsonl=str(path)).content.texts) == prompts
 
 
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x7f"], ids=ascii)
@@ -441,18 +440,18 @@ def test_a_line_of_json_ends_with_a_line_feed_and_nothing_else(
 ) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(f'"a{character}b"\n{{"prompt": "c{character}"}}\n'.encode())
-    assert read_prompts(PromptsConfig(jsonl=str(path))) == [f"a{character}b", f"c{character}"]
+    assert list(PromptsConfig(jsonl=str(path)).content.texts) == [f"a{character}b", f"c{character}"]
 
 
 def test_a_file_is_one_prompt_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "prompt.txt"
     for text in ("cost ${x} and $5", "a\r\nb\n", "\n", " a ", "\ufeffa", "a\0b", "x" * 7000):
         path.write_bytes(text.encode())
-        assert read_prompts(PromptsConfig(file=str(path))) == [text]
+        assert list(PromptsConfig(file=str(path)).content.texts) == [text]
 
 
 def test_without_a_prompt_it_is_holmes() -> None:
-    assert read_prompts(SampleConfig().prompt) == ["Holmes"]
+    assert list(SampleConfig().prompt.content.texts) == ["Holmes"]
 
 
 WRONG_FILES = {

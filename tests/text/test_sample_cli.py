@@ -17,7 +17,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runners import sample as sample_module
 from runners.harness.config import grammar
-from runners.harness.config.checks import read_prompts
 from runners.harness.config.schema import DeviceConfig, LengthConfig, SampleConfig
 from runners.harness.launch.entry import Finished
 from runners.harness.launch.kinds import Kind
@@ -85,7 +84,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text is "!", at once."""
 
     def write(config: SampleConfig, show: sample_run.Show) -> CellResult:
-        prompts = read_prompts(config.prompt)
+        prompts = list(config.prompt.content.texts)
         for prompt in prompts:
             show(prompt, "")
             show("", "!")
@@ -154,7 +153,7 @@ def test_the_defaults_are_the_posts(sample: Sample, asked: list[SampleConfig]) -
     ended = sample(own=False)
     assert ended.status == 0, ended.err
     (config,) = asked
-    assert read_prompts(config.prompt) == ["Holmes"]
+    assert list(config.prompt.content.texts) == ["Holmes"]
     assert (config.checkpoint, config.seed, config.stop) == ("holmes", 1, EOT)
     assert (config.length.new_tokens, config.device.kind) == (60, "cpu")
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from runners.harness.config.schema import BatchConfig
-from runners.harness.measure import gate, subject
+from runners.harness.measure import gate, memory
 from runners.harness.measure.cell import run_cell
 from runners.harness.sweep.plan_report import obstacle
 from tests.measure.test_cell import config
@@ -187,7 +187,7 @@ def test_a_cell_is_measured_like_any_other() -> None:
 
 def test_what_it_needs_is_a_whole_ring_and_both_forms_of_int8() -> None:
     cell = config(engine=COMPILED, cache=STATIC, precision=INT8)
-    needed, eager = subject.needed_bytes(cell), subject.needed_bytes(config(precision=INT8))
+    needed, eager = memory.needed_bytes(cell), memory.needed_bytes(config(precision=INT8))
     assert needed.cache == 2 * 2 * WINDOW * 4 * 16 * 4
     assert eager.weights * 1.25 < needed.weights < eager.weights * 1.3
 
@@ -439,7 +439,7 @@ def test_the_copies_that_a_step_reads_are_foreseen(
     monkeypatch.setattr(toolchain, "has_tiles", lambda: False)  # their copies: test_tiles.py
     cell = config(engine=COMPILED, cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
     eager = config(cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
-    foreseen = subject.needed_bytes(cell).weights - subject.needed_bytes(eager).weights
+    foreseen = memory.needed_bytes(cell).weights - memory.needed_bytes(eager).weights
     model = weights(cell.model, precision)
     own = {parameter.data_ptr() for parameter in model.parameters()}
     buffers = Products(model, precision, batch, "cpu").buffers()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from runners.harness.config.schema import BenchConfig
-from runners.harness.measure import subject
+from runners.harness.measure import memory
 from runners.harness.measure.cell import run_cell
 from tests.measure.test_cell import config
 from tests.small_model import FP32, NANO, engine_for
@@ -75,7 +75,7 @@ def test_an_added_engine_says_what_it_cannot_do(fourth: BenchConfig) -> None:
 
 def test_an_added_engine_says_what_it_needs(fourth: BenchConfig) -> None:
     eager = replace(fourth, engine=EngineConfig(kind="eager"))
-    needed, plain = subject.needed_bytes(fourth), subject.needed_bytes(eager)
+    needed, plain = memory.needed_bytes(fourth), memory.needed_bytes(eager)
     assert needed.weights == plain.weights + 1000
     assert needed.cache == 2 * 2 * NANO.context_length * 4 * 16 * 4  # k and v, layers, K, D, fp32
     assert plain.cache < needed.cache

@@ -7,7 +7,7 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from runners.harness.measure import subject
+from runners.harness.measure import memory
 from tests.measure.test_cell import config
 from tests.small_model import BF16, FP32, NANO
 from tests.tinygpt.test_compiled import COMPILED, STATIC, UNTIED, compiled, differences
@@ -110,4 +110,4 @@ def test_bf16_writes_what_the_eager_engine_writes() -> None:
     if not toolchain.has_tiles():
         return
     cell = config(model=model, engine=COMPILED, cache=STATIC, precision=BF16)
-    assert engine.weights_bytes == pytest.approx(subject.needed_bytes(cell).weights, rel=0.1)
+    assert engine.weights_bytes == pytest.approx(memory.needed_bytes(cell).weights, rel=0.1)

@@ -1,9 +1,8 @@
 """What a run needs from the file system, looked at before it starts: prompts, a checkpoint, and
-the tokenizer that makes ids of one for the other.
+the tokenizer that makes ids of the one for the other.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,11 +11,9 @@ from pathlib import Path
 from runners.harness.config.paths import find_checkpoint
 from runners.harness.config.schema import (
     BenchConfig,
-    PromptsConfig,
     RaceConfig,
     RunConfig,
     SampleConfig,
-    TextPromptConfig,
     VerifyConfig,
 )
 from runners.harness.config.text_files import read_utf8
@@ -37,20 +34,17 @@ def _told() -> Iterator[None]:
 def check_bench(config: BenchConfig) -> None:
     """Prompt, checkpoint and tokenizer are there and fit; UsageError otherwise."""
     with _told():
-        text = read_prompt(config.prompt)
+        texts = config.prompt.content.texts
         if config.checkpoint != "none":
             check_checkpoint(config)
-        if text is not None:
+        for text in texts:
             prompt_ids(text, read_tokenizer(config), config.model)
 
 
 def check_text(config: SampleConfig | VerifyConfig | RaceConfig) -> None:
     """Prompts, checkpoint and tokenizer are there and fit; UsageError otherwise."""
     with _told():
-        if isinstance(config, SampleConfig):
-            texts = read_prompts(config.prompt)
-        else:
-            texts = [text for text in (read_prompt(config.prompt),) if text is not None]
+        texts = config.prompt.content.texts
         folder = check_checkpoint(config)
         tokenizer = read_tokenizer(config)
         if tokenizer is None:
@@ -85,58 +79,6 @@ def prompt_ids(text: str, tokenizer: Tokenizer | None, model: ModelConfig) -> li
             f"({whose}); give another prompt, or a model with a larger vocab_size"
         )
     return ids
-
-
-def read_prompts(prompt: PromptsConfig) -> list[str]:
-    """The prompts, one or several; ValueError, one line, for what is wrong with their file."""
-    if prompt.jsonl is None:
-        text = read_prompt(prompt)
-        assert text is not None
-        return [text]
-    name = f"prompt.jsonl={prompt.jsonl}"
-    prompts = []
-    for number, line in enumerate(read_utf8("prompt.jsonl", prompt.jsonl).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{name}: line {number} is not JSON ({error.msg})") from None
-        text = row.get("prompt") if isinstance(row, dict) else row
-        if not isinstance(text, str) or not text:
-            raise ValueError(
-                f'{name}: line {number} has no prompt; a line is "TEXT" or {{"prompt": "TEXT"}}, '
-                "and not empty"
-            )
-        if re.search("[\ud800-\udfff]", text):
-            raise ValueError(
-                f"{name}: line {number} has half a surrogate pair, which UTF-8 cannot hold; write "
-                "the character itself"
-            )
-        prompts.append(text)
-    if not prompts:
-        raise ValueError(f"{name}: has no prompts; give one a line")
-    return prompts
-
-
-def prompt_files(prompt: TextPromptConfig) -> dict[str, str]:
-    """The content of the file that a prompt comes from, by the name under which a run keeps it."""
-    if isinstance(prompt, PromptsConfig) and prompt.jsonl is not None:
-        return {"prompts.jsonl": read_utf8("prompt.jsonl", prompt.jsonl)}
-    text = None if prompt.file is None else read_prompt(prompt)
-    return {} if text is None else {"prompt.txt": text}
-
-
-def read_prompt(prompt: TextPromptConfig) -> str | None:
-    """The prompt's text, exact to the byte of its file; None where none is given."""
-    if prompt.file is None:
-        return prompt.text
-    text = read_utf8("prompt.file", prompt.file)
-    if not text:
-        raise ValueError(
-            f"prompt.file={prompt.file}: is empty; the model needs at least 1 token to start from"
-        )
-    return text
 
 
 def check_checkpoint(config: RunConfig) -> Path:

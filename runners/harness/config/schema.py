@@ -7,7 +7,10 @@ an experiment. A field's name is its key on the command line. Imports no torch a
 import platform
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from runners.harness.config import prompts
+from runners.harness.config.prompts import Prompts
 from tinygpt.config import (
     CacheConfig,
     EngineConfig,
@@ -112,6 +115,13 @@ class TextPromptConfig:
         )
         require(self.text != "", "text= is empty: the model needs at least 1 token to start from")
 
+    @cached_property
+    def content(self) -> Prompts:
+        """The texts, their file read once, so that what is kept is what was measured. Raises
+        ValueError, one line, for a file that cannot be read.
+        """
+        return prompts.typed(self.text) if self.file is None else prompts.from_file(self.file)
+
 
 @dataclass(kw_only=True)
 class PromptConfig(TextPromptConfig):
@@ -200,6 +210,11 @@ class PromptsConfig(TextPromptConfig):
                 self.text is None and self.file is None,
                 f"jsonl={self.jsonl}: prompt.{other} is given as well; give one of them",
             )
+
+    @cached_property
+    def content(self) -> Prompts:
+        """The texts, one or several; as of ``TextPromptConfig``."""
+        return super().content if self.jsonl is None else prompts.from_jsonl(self.jsonl)
 
 
 @dataclass(kw_only=True)

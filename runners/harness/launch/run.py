@@ -7,7 +7,6 @@ from pkgutil import resolve_name
 from typing import Any
 
 from runners.harness import terminal
-from runners.harness.config import checks
 from runners.harness.config.conversion import to_dict
 from runners.harness.errors import UsageError, first_line
 from runners.harness.launch import place as places
@@ -91,7 +90,7 @@ def _measured(run: Callable[[Any, Any], CellResult], config: Any, report: Any) -
     """What ``run`` comes to, with its own copy of the prompt's file."""
     copies: dict[str, str] = {}
     try:
-        copies = checks.prompt_files(config.prompt) if hasattr(config, "prompt") else {}
+        copies = config.prompt.content.files if hasattr(config, "prompt") else {}
         result = run(config, report)
     except KeyboardInterrupt as stop:
         result = CellResult("interrupted", _name(stop))

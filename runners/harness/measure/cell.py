@@ -8,19 +8,16 @@ from collections.abc import Callable
 from time import perf_counter
 
 import torch
-from torch import Tensor
 
-from runners.harness.config.checks import read_prompt
 from runners.harness.config.schema import BenchConfig
 from runners.harness.machine import environment, system
-from runners.harness.measure import fingerprint, gate, limit, subject, timing
+from runners.harness.measure import fingerprint, gate, limit, memory, timing
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.metrics import summarise
 from runners.harness.measure.result import CellResult
+from runners.harness.measure.subject import Generation, Subject
 from tinygpt import cost
-from tinygpt.engines import Engine, make_engine
-from tinygpt.generation import OnToken, Pick, never_stop
-from tinygpt.sampling import make_sampler
+from tinygpt.generation import never_stop
 
 Report = Callable[[str], None]
 """Told the phase a cell is in, never inside timed code."""
@@ -33,31 +30,20 @@ def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellRe
 
 def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     device = torch.device(config.device.kind)
-    synchronize = timing.synchronizer(device)
-    result.outcome, result.reason = subject.obstacle(config, device)
+    result.outcome, result.reason = memory.obstacle(config, device)
     if result.reason:
         return
 
     report("load")
     start = perf_counter()
-    model = subject.make_model(config, device)
-    tokenizer = subject.make_tokenizer(config, result.notes) if read_prompt(config.prompt) else None
-    prompt = subject.make_prompt(config, tokenizer, result.notes).to(device)
-    engine = make_engine(
-        config.engine,
-        model,
-        config.cache,
-        batch=config.batch.size,
-        max_positions=prompt.shape[1] + config.length.new_tokens,
-        precision=config.precision,
-        report=report,
-    )
+    subject = Subject(config, result.notes)
+    engine = subject.engine(config.engine, config.cache, report)
+    prompt, model, tokenizer = subject.prompt, subject.model, subject.tokenizer
     result.metrics["load_s"] = perf_counter() - start - engine.compile_s
     result.metrics["compile_s"] = engine.compile_s
-    result.tags |= fingerprint.tags(config, model, prompt.tolist(), tokenizer)
+    result.tags |= subject.tags() | fingerprint.approximate(config.cache)
     at_start = system.cpu_time()
-    result.tags |= fingerprint.approximate(config.cache)
-    result.metrics["reference_ms"] = timing.reference_ms(device, synchronize)
+    result.metrics["reference_ms"] = timing.reference_ms(device, subject.synchronize)
 
     ids = prompt
     if config.length.new_tokens > 0:
@@ -69,7 +55,9 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
         if gated.reason:
             result.outcome, result.reason = "mismatch", gated.reason
             return
-        ids = _measure(config, engine, prompt, result, report)
+        generation = Generation(subject, engine, subject.sampler(config.sampler))
+        _measure(config, generation, result, report)
+        ids = generation.ids
         others = system.others_share(at_start, system.cpu_time())
         if others is not None:
             result.metrics["others_cpu_share"] = others
@@ -99,47 +87,41 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
 
 
 def _measure(
-    config: BenchConfig, engine: Engine, prompt: Tensor, result: CellResult, report: Report
-) -> Tensor:
-    """Warm up, repeat against the clock, trace; returns the ids (B, P + N) of the last pass."""
-    device, new_tokens = prompt.device, config.length.new_tokens
+    config: BenchConfig, generation: Generation, result: CellResult, report: Report
+) -> None:
+    """Warm up, repeat against the clock, trace."""
+    device = generation.prompt.device
     synchronize = timing.synchronizer(device)
-    sampler = make_sampler(config.sampler, batch=config.batch.size, seed=config.seed, device=device)
-    ids = prompt
-
-    def generate(on_token: OnToken) -> None:
-        nonlocal ids
-        sampler.reset(prompt, config.model.vocab_size)
-        ids = engine.generate(prompt, new_tokens, sampler, on_token)
-
     report("warm-up")
     environment.reset_peak_memory(device.type)
     start = perf_counter()
     if config.cache.kind == "none":
-        sampler.reset(prompt, config.model.vocab_size)
-        _warm_up_window(config, engine, prompt, sampler)
+        _warm_up_window(config, generation)
     else:
-        generate(never_stop)
+        generation(never_stop)
     synchronize()
     result.metrics["warmup_s"] = perf_counter() - start
 
-    repeats = timing.measure(generate, synchronize, config.timing, lambda n: report(f"repeat {n}"))
+    repeats = timing.measure(
+        generation, synchronize, config.timing, lambda n: report(f"repeat {n}")
+    )
     result.timings |= {"ttft_s": repeats.ttft_s, "e2e_s": repeats.e2e_s}
-    sampler.check()
+    generation.sampler.check()
     peak = environment.peak_memory_bytes(device.type)
     if peak is not None:
         result.metrics["peak_memory_bytes"] = peak
     if max(repeats.e2e_s) <= config.timing.budget_s / 2:  # else another whole pass costs too much
         report("traced pass")
-        result.timings["itl_s"] = timing.traced_gaps(generate, synchronize)
-    return ids
+        result.timings["itl_s"] = timing.traced_gaps(generation, synchronize)
 
 
-def _warm_up_window(config: BenchConfig, engine: Engine, prompt: Tensor, pick: Pick) -> None:
+def _warm_up_window(config: BenchConfig, generation: Generation) -> None:
     """Without a cache a full pass costs as much as a repeat; what differs is the first step, the
     window-long one, and first use.
     """
-    window = config.model.context_length
+    generation.reset()
+    prompt, window = generation.prompt, config.model.context_length
     full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
+    steps = min(3, config.length.new_tokens)
     for ids in (prompt, full):
-        engine.generate(ids, min(3, config.length.new_tokens), pick, never_stop)
+        generation.engine.generate(ids, steps, generation.sampler, never_stop)

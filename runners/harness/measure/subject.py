@@ -1,25 +1,35 @@
-"""What a cell needs before it starts: a device, threads, memory, weights and a prompt."""
+"""What a run is about: weights, tokenizer and prompts on a device, under its threads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from runners.harness.config.checks import prompt_ids, read_prompt, read_prompts, read_tokenizer
+from runners.harness.config.checks import prompt_ids, read_tokenizer
 from runners.harness.config.paths import find_checkpoint
-from runners.harness.config.schema import BenchConfig, DeviceConfig, RunConfig, SampleConfig
+from runners.harness.config.schema import (
+    BenchConfig,
+    DeviceConfig,
+    RaceConfig,
+    RunConfig,
+    SampleConfig,
+    VerifyConfig,
+)
 from runners.harness.config.text_files import BYTE_ORDER_MARK
 from runners.harness.machine import environment
-from runners.harness.measure import gate
-from tinygpt import cost
+from runners.harness.measure import fingerprint, timing
 from tinygpt.checkpoint import cast, load_model, random_model
-from tinygpt.config import ENGINES, ModelConfig
-from tinygpt.engines import EnginePlan, engine_class, toolchain, unsupported
+from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, SamplerConfig
+from tinygpt.engines import Engine, make_engine, toolchain
+from tinygpt.generation import OnToken
 from tinygpt.model import GPT
+from tinygpt.sampling import Sampler, make_sampler
 from tinygpt.seeds import row_seed
 from tinygpt.tokenizer import Tokenizer
+
+PromptedConfig = BenchConfig | SampleConfig | VerifyConfig | RaceConfig
+"""A config of a run that starts from prompts."""
 
 
 def missing_device(kind: str) -> str:
@@ -58,138 +68,6 @@ def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
-_BYTES_OF_AN_ID = 80
-"""Two tensors with it, a Python integer in a list, and its JSON, of each id of prompt and text."""
-
-
-@dataclass(frozen=True)
-class Needed:
-    """Bytes that a cell takes at its peak, to within small factors."""
-
-    weights: int
-    cache: int
-    work: int
-    """Activations, logits, scores, angles; those of the gate's reference included."""
-    ids: int
-    """Prompts as they are drawn or encoded, before they are cut to the window, and all texts."""
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.cache + self.work + self.ids
-
-
-def engine_plan(config: BenchConfig | SampleConfig, prompt_tokens: int | None = None) -> EnginePlan:
-    """What the engine of ``config`` has to run after a prompt, by default one of a full window."""
-    if prompt_tokens is None:
-        prompt_tokens = config.model.context_length
-    return EnginePlan(
-        model=config.model,
-        cache=config.cache,
-        batch=config.batch.size if isinstance(config, BenchConfig) else 1,
-        max_positions=prompt_tokens + config.length.new_tokens,
-        precision=config.precision,
-        device=config.device.kind,
-        threads=config.device.threads or environment.usable_cores(),
-    )
-
-
-def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
-    """What a cell, or the writing of texts, takes, by arithmetic."""
-    model, engine = config.model, engine_class(config.engine.kind)
-    longest, prompts = _prompt_bytes(config)
-    prompt = min(longest, model.context_length)
-    plan = engine_plan(config, prompt)
-    cached, values = config.cache.kind != "none", config.precision.bytes_per_value
-    cache = cost.kv_cache_bytes(model, plan.batch, engine.cache_positions(plan), values)
-    held = cost.held_weights_bytes(model, config.precision)
-    weights = held + engine.copied_weights_bytes(plan)
-    made = made_weights_bytes(config)
-    return Needed(
-        weights=weights,
-        cache=cache if cached else 0,
-        work=max(_work_bytes(config, plan, prompt), made - weights),
-        ids=prompts + plan.batch * plan.max_positions * _BYTES_OF_AN_ID,
-    )
-
-
-def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
-    """Tokens of the longest prompt, at most, and the bytes of all ids before they are cut."""
-    if isinstance(config, SampleConfig):
-        texts = read_prompts(config.prompt)
-    else:
-        text = read_prompt(config.prompt)
-        if text is None:  # each row, and the stack of them
-            return config.prompt.tokens, 2 * 8 * config.batch.size * config.prompt.tokens
-        texts = [text]
-    sizes = [len(text.encode()) for text in texts]  # at most a token a byte
-    return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
-
-
-def made_weights_bytes(config: RunConfig) -> int:
-    """On the host, while weights are made or read: fp32, with what the widest is drawn from."""
-    widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
-    drawn = 3 * widest if config.checkpoint == "none" else 0
-    return 4 * (config.model.n_parameters + drawn)
-
-
-def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: int) -> int:
-    """The widest step and, of a cell, the gate; angles and the sampler's history as well."""
-    model, batch, values = config.model, plan.batch, config.precision.bytes_per_value
-    positions = engine_class(config.engine.kind).cache_positions(plan)
-    new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
-    at_once = prompt if cached else model.context_length  # a cell is warmed up with a whole one
-    work = cost.activation_bytes(model, batch, at_once, values)
-    angles = positions if cached else model.context_length
-    work += 4 * 4 * angles * model.head_dim  # cosines and sines, while they are made
-    if config.sampler.repetition_penalty != 1.0:
-        work += batch * model.vocab_size
-    if not isinstance(config, BenchConfig):
-        return work
-    work += gate.needed_bytes(model, config.cache, batch, prompt, new_tokens, values)
-    limit = sum(engine_class(kind).products_bytes(plan) for kind in ENGINES)
-    return max(work, limit) if cached and new_tokens > 1 else work
-
-
-def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[str, str]:
-    """The outcome of a cell that cannot run on ``device``, and why; ok and no reason if it can."""
-    reason = unsupported(config.engine, config.model, config.cache, config.device.kind)
-    if reason:
-        return "skipped", reason
-    reason = memory_shortage(config, device)
-    return ("oom", reason) if reason else ("ok", "")
-
-
-def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) -> str:
-    """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
-    needed = needed_bytes(config)
-    parts = {
-        "weights": needed.weights,
-        "cache": needed.cache,
-        "activations": needed.work,
-        "ids": needed.ids,
-    }
-    if device.type == "cuda":  # weights and prompts are made on the host
-        on_host = {"weights": made_weights_bytes(config), "ids": needed.ids}
-        return _shortage(config, on_host, environment.available_bytes()) or _shortage(
-            config, parts, torch.cuda.mem_get_info()[0]
-        )
-    return _shortage(config, parts, environment.available_bytes()) if device.type == "cpu" else ""
-
-
-def _shortage(config: RunConfig, parts: dict[str, int], free: int) -> str:
-    needed = sum(parts.values())
-    if needed <= free:
-        return ""
-    keys = "length.new_tokens"
-    if isinstance(config, BenchConfig):
-        keys = "batch.size, length.new_tokens or prompt.tokens"
-    listed = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in parts.items())
-    return (
-        f"needs about {needed / 1e9:.1f} GB ({listed}) and {free / 1e9:.1f} GB are free; lower "
-        f"{keys}, or choose a smaller model"
-    )
-
-
 def make_model(config: RunConfig, device: torch.device) -> GPT:
     """The run's weights, rounded to its precision, on its device."""
     if config.checkpoint == "none":
@@ -210,24 +88,33 @@ def make_tokenizer(config: RunConfig, notes: list[str]) -> Tokenizer | None:
     return tokenizer
 
 
-def make_prompt(config: BenchConfig, tokenizer: Tokenizer | None, notes: list[str]) -> Tensor:
-    """Prompt ids (B, P), cut to the window.
-
-    Random ids are drawn row by row, so that row 0 is the same at any batch size.
+def make_prompts(
+    config: PromptedConfig, tokenizer: Tokenizer | None, notes: list[str]
+) -> list[Tensor]:
+    """Prompt ids, cut to the window: (1, P) of each text; (B, P) of a benchmark, its text in every
+    row, or random ids. Raises as ``checks.prompt_ids``.
     """
-    text = read_prompt(config.prompt)
-    if text is not None:
-        return encode(text, tokenizer, config.model, notes).repeat(config.batch.size, 1)
-    rows = []
-    for row in range(config.batch.size):
-        generator = torch.Generator().manual_seed(row_seed("prompt", config.seed, row))
-        size = (config.prompt.tokens,)
-        rows.append(torch.randint(config.model.vocab_size, size, generator=generator))
-    return _cut(torch.stack(rows), config.model, notes)
+    texts, model = config.prompt.content.texts, config.model
+    rows = config.batch.size if isinstance(config, BenchConfig) else 1
+    if isinstance(config, BenchConfig) and not texts:
+        ids = [_random_row(config, row) for row in range(rows)]
+        return [_cut(torch.stack(ids), model, notes)]
+    prompts = []
+    for n, text in enumerate(texts, 1):
+        own: list[str] = []
+        prompts.append(_encode(text, tokenizer, model, own).repeat(rows, 1))
+        notes += [f"prompt {n}: {note}" if len(texts) > 1 else note for note in own]
+    return prompts
 
 
-def encode(text: str, tokenizer: Tokenizer | None, model: ModelConfig, notes: list[str]) -> Tensor:
-    """A text's ids (1, P), cut to the window; raises as ``checks.prompt_ids``."""
+def _random_row(config: BenchConfig, row: int) -> Tensor:
+    """Random ids, drawn for each row by itself: row 0 is the same at any batch size."""
+    generator = torch.Generator().manual_seed(row_seed("prompt", config.seed, row))
+    size = (config.prompt.tokens,)
+    return torch.randint(config.model.vocab_size, size, generator=generator)
+
+
+def _encode(text: str, tokenizer: Tokenizer | None, model: ModelConfig, notes: list[str]) -> Tensor:
     if text.startswith(BYTE_ORDER_MARK):
         notes.append("the prompt begins with a byte-order mark, which is fed as it stands there")
     return _cut(torch.tensor([prompt_ids(text, tokenizer, model)]), model, notes)
@@ -238,3 +125,72 @@ def _cut(prompt: Tensor, model: ModelConfig, notes: list[str]) -> Tensor:
     if tokens > window:
         notes.append(f"prompt of {tokens} tokens cut to its last {window}")
     return prompt[:, -window:]
+
+
+class Subject:
+    """What a run is about, made once: the model of its config, a tokenizer where the prompts are
+    texts and it has one, and the prompts' ids, all on the device.
+    """
+
+    def __init__(self, config: PromptedConfig, notes: list[str]) -> None:
+        self.config = config
+        self.device = torch.device(config.device.kind)
+        self.synchronize = timing.synchronizer(self.device)
+        self.model = make_model(config, self.device)
+        written = bool(config.prompt.content.texts)
+        self.tokenizer = make_tokenizer(config, notes) if written else None
+        self.prompts = [ids.to(self.device) for ids in make_prompts(config, self.tokenizer, notes)]
+
+    @property
+    def prompt(self) -> Tensor:
+        """The ids (B, P) of a run that has one prompt."""
+        [prompt] = self.prompts
+        return prompt
+
+    def tags(self) -> dict[str, str]:
+        """What it is known by, under the threads that are set now."""
+        prompts = [row for ids in self.prompts for row in ids.tolist()]
+        return fingerprint.tags(self.config, self.model, prompts, self.tokenizer)
+
+    def engine(
+        self,
+        config: EngineConfig,
+        cache: CacheConfig,
+        report: Callable[[str], None] = lambda phase: None,
+    ) -> Engine:
+        """An engine for any of the prompts and the new tokens after it."""
+        longest = max(prompt.shape[1] for prompt in self.prompts)
+        return make_engine(
+            config,
+            self.model,
+            cache,
+            batch=len(self.prompts[0]),
+            max_positions=longest + self.config.length.new_tokens,
+            precision=self.config.precision,
+            report=report,
+        )
+
+    def sampler(self, config: SamplerConfig) -> Sampler:
+        """A sampler for a prompt's rows."""
+        rows, seed = len(self.prompts[0]), self.config.seed
+        return make_sampler(config, batch=rows, seed=seed, device=self.device)
+
+
+class Generation:
+    """The new tokens after one prompt, made anew each time it is called."""
+
+    def __init__(self, subject: Subject, engine: Engine, sampler: Sampler) -> None:
+        self.engine, self.sampler, self.prompt = engine, sampler, subject.prompt
+        self._new_tokens = subject.config.length.new_tokens
+        self._vocab_size = subject.config.model.vocab_size
+        self.ids = self.prompt
+        """The ids (B, P + N) of the last time."""
+
+    def reset(self) -> None:
+        """Let the sampler begin as the first time."""
+        self.sampler.reset(self.prompt, self._vocab_size)
+
+    def __call__(self, on_token: OnToken) -> None:
+        """Generate, and call back after each token."""
+        self.reset()
+        self.ids = self.engine.generate(self.prompt, self._new_tokens, self.sampler, on_token)

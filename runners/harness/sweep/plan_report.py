@@ -7,7 +7,7 @@ import torch
 
 from runners.harness.config.schema import BenchConfig
 from runners.harness.launch.entry import Sweep
-from runners.harness.measure import subject
+from runners.harness.measure import memory, subject
 from runners.harness.report import render
 from runners.harness.sweep.plan import estimate
 from runners.harness.tables.table import Table
@@ -34,7 +34,7 @@ def plan(sweep: Sweep, old: Path | None) -> Table:
                 "cell": str(n),
                 **_place(sweep, job),
                 "state": "done" if n in done else "impossible" if reasons[n] else "to run",
-                "needed_bytes": subject.needed_bytes(config).total,
+                "needed_bytes": memory.needed_bytes(config).total,
                 "seconds": 0.0 if n in idle else total.cells[n].seconds,
                 "reason": f"done in {old.name}-{n}" if n in done and old else reasons[n],
             }
@@ -51,7 +51,7 @@ def plan(sweep: Sweep, old: Path | None) -> Table:
 def obstacle(config: BenchConfig) -> str:
     """Why a cell cannot run here; empty if it can."""
     missing = subject.missing_device(config.device.kind)
-    return missing or subject.obstacle(config, torch.device(config.device.kind))[1]
+    return missing or memory.obstacle(config, torch.device(config.device.kind))[1]
 
 
 def _place(sweep: Sweep, job: list[str]) -> dict[str, str]:

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from runners.harness import terminal
-from runners.harness.config.checks import read_prompt
 from runners.harness.config.conversion import digest, from_dict, to_dict
 from runners.harness.config.schema import BenchConfig, RunConfig
 from runners.harness.errors import UsageError
@@ -134,8 +133,8 @@ def _cell_hash(config: BenchConfig) -> str:
     values = to_dict(config)
     names = ("model", "device", "precision", "tracking", "seed", "checkpoint")
     model = _model(json.dumps({name: values[name] for name in names}))
-    tokenizer = subject.make_tokenizer(config, notes) if read_prompt(config.prompt) else None
-    prompt = subject.make_prompt(config, tokenizer, notes)
+    tokenizer = subject.make_tokenizer(config, notes) if config.prompt.content.texts else None
+    [prompt] = subject.make_prompts(config, tokenizer, notes)
     with subject.threads(config.device, notes):
         return fingerprint.tags(config, model, prompt.tolist())["tinygpt.cell_hash"]
 

@@ -19,16 +19,13 @@ from time import perf_counter, sleep
 import torch
 from torch import Tensor
 
-from runners.harness.config.checks import read_prompt
 from runners.harness.config.schema import RaceConfig
-from runners.harness.measure import subject, timing
+from runners.harness.measure import timing
+from runners.harness.measure.subject import Generation, Subject
 from tinygpt.cache import CACHES
-from tinygpt.config import CacheConfig, SamplerConfig
-from tinygpt.engines import Engine, make_engine
+from tinygpt.config import CacheConfig, EngineConfig, SamplerConfig
+from tinygpt.engines import Engine
 from tinygpt.generation import OnToken, Pick, never_stop
-from tinygpt.model import GPT
-from tinygpt.sampling import make_sampler
-from tinygpt.tokenizer import Tokenizer
 
 Report = Callable[[str], None]
 """Told what is being done, never inside timed code."""
@@ -153,23 +150,20 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
     """Run the prompt without a cache, then with ``config.cache``; raises what either runs into."""
     start = perf_counter()
     report("load")
-    device, notes = torch.device(config.device.kind), list[str]()
-    model = subject.make_model(config, device)
-    tokenizer = subject.make_tokenizer(config, notes)
-    text = read_prompt(config.prompt)
-    assert tokenizer is not None, "check_text has looked for it"
-    assert text is not None, "the config has a default"
-    prompt = subject.encode(text, tokenizer, config.model, notes).to(device)
+    notes: list[str] = []
+    subject = Subject(config, notes)
+    assert subject.tokenizer is not None, "checked before the run"
     sides = [
-        _side(config, cache, model, tokenizer, prompt, report)
+        _side(subject, config.engine, cache, report)
         for cache in (CacheConfig(kind="none"), config.cache)
     ]
-    threads = f", threads {torch.get_num_threads()}" if device.type == "cpu" else ""
+    device = subject.device.type
+    threads = f", threads {torch.get_num_threads()}" if device == "cpu" else ""
     kinds = f"{config.precision.kind}, {config.engine.kind}"
     return Race(
-        prompt=tokenizer.decode(prompt[0].tolist()),
-        prompt_tokens=prompt.shape[1],
-        setting=f"{config.checkpoint} on {device.type}{threads}, {kinds}",
+        prompt=subject.tokenizer.decode(subject.prompt[0].tolist()),
+        prompt_tokens=subject.prompt.shape[1],
+        setting=f"{config.checkpoint} on {device}{threads}, {kinds}",
         window=config.model.context_length,
         without=sides[0],
         cached=sides[1],
@@ -179,42 +173,30 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
     )
 
 
-def _side(
-    config: RaceConfig,
-    cache: CacheConfig,
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompt: Tensor,
-    report: Report,
-) -> Side:
-    """One pass over ``prompt`` (1, P), timed step by step after a warm-up."""
-    prompt_tokens, new_tokens = prompt.shape[1], config.length.new_tokens
-    ran = fed(cache.kind, prompt_tokens, new_tokens, config.model.context_length)
-    synchronize = timing.synchronizer(prompt.device)
-    end = prompt_tokens + new_tokens
-    engine = make_engine(
-        config.engine, model, cache, batch=1, max_positions=end, precision=config.precision
-    )
-    sampler = make_sampler(SamplerConfig(), batch=1, seed=config.seed, device=prompt.device)
+def _side(subject: Subject, engine: EngineConfig, cache: CacheConfig, report: Report) -> Side:
+    """One pass over the prompt (1, P), timed step by step after a warm-up."""
+    prompt, new_tokens = subject.prompt, subject.config.length.new_tokens
+    ran = fed(cache.kind, prompt.shape[1], new_tokens, subject.config.model.context_length)
+    greedy = subject.sampler(SamplerConfig())
+    generation = Generation(subject, subject.engine(engine, cache), greedy)
     name = side_name(cache.kind)
     report(f"{name}: warm-up")
     start = perf_counter()
-    sampler.reset(prompt, config.model.vocab_size)
-    steps = _warm_up(engine, cache.kind, prompt, ran, sampler)
-    synchronize()
-    expected_s, ids = (perf_counter() - start) / steps * new_tokens, prompt
+    generation.reset()
+    steps = _warm_up(generation.engine, cache.kind, prompt, ran, greedy)
+    subject.synchronize()
+    expected_s = (perf_counter() - start) / steps * new_tokens
 
     def generate(on_token: OnToken) -> None:
-        nonlocal ids
         on_token(prompt[:, 0])  # the gap from here to the first new token is the prefill
-        ids = engine.generate(prompt, new_tokens, sampler, on_token)
+        generation(on_token)
 
     report(f"{name}: {new_tokens:,} tokens, about {max(1.0, expected_s):,.0f} s")
-    sampler.reset(prompt, config.model.vocab_size)
-    step_s = timing.traced_gaps(generate, synchronize)
-    sampler.check()
-    new_ids = ids[0, prompt_tokens:].tolist()
-    pieces = [tokenizer.decode_bytes([token_id]) for token_id in new_ids]
+    step_s = timing.traced_gaps(generate, subject.synchronize)
+    greedy.check()
+    new_ids = generation.ids[0, prompt.shape[1] :].tolist()
+    assert subject.tokenizer is not None, "checked before the run"
+    pieces = [subject.tokenizer.decode_bytes([token_id]) for token_id in new_ids]
     return Side(cache.kind, step_s, ran, new_ids, pieces)
 
 

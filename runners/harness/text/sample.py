@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runners.harness.config import checks
 from runners.harness.config.schema import SampleConfig
 from runners.harness.launch.progress import CellProgress
-from runners.harness.measure import fingerprint, subject
+from runners.harness.measure import fingerprint, memory
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.result import CellResult
+from runners.harness.measure.subject import Subject
 from runners.harness.text import figures as text_figures
 from runners.harness.text.screen import Screen
 from runners.harness.text.stream import TextStream
-from tinygpt.engines import Engine, make_engine
-from tinygpt.sampling import Sampler, make_sampler
+from tinygpt.engines import Engine
+from tinygpt.sampling import Sampler
 from tinygpt.tokenizer import Tokenizer
 
 Show = Callable[[str, str], None]
@@ -41,46 +41,19 @@ def on_screen(config: SampleConfig, report: CellProgress) -> CellResult:
 
 
 def _run(config: SampleConfig, result: CellResult, show: Show) -> None:
-    device = torch.device(config.device.kind)
-    result.outcome, result.reason = subject.obstacle(config, device)
+    result.outcome, result.reason = memory.obstacle(config, torch.device(config.device.kind))
     if result.reason:
         return
-    model = subject.make_model(config, device)
-    tokenizer = subject.make_tokenizer(config, result.notes)
-    assert tokenizer is not None, "checked before the run"
-    texts = checks.read_prompts(config.prompt)
-    prompts = [
-        _encode(config, texts, n, tokenizer, result.notes).to(device) for n in range(len(texts))
-    ]
-    new = config.length.new_tokens
-    engine = make_engine(
-        config.engine,
-        model,
-        config.cache,
-        batch=1,
-        max_positions=max(prompt.shape[1] for prompt in prompts) + new,
-        precision=config.precision,
-    )
-    sampler = make_sampler(config.sampler, batch=1, seed=config.seed, device=device)
-    result.tags |= fingerprint.tags(
-        config, model, [prompt[0].tolist() for prompt in prompts], tokenizer
-    )
-    result.tags |= fingerprint.approximate(config.cache)
-    for text, prompt in zip(texts, prompts, strict=True):
+    subject = Subject(config, result.notes)
+    engine, sampler = subject.engine(config.engine, config.cache), subject.sampler(config.sampler)
+    assert subject.tokenizer is not None, "checked before the run"
+    result.tags |= subject.tags() | fingerprint.approximate(config.cache)
+    for text, prompt in zip(config.prompt.content.texts, subject.prompts, strict=True):
         show(text, "")
-        writer = _Writer(config, engine, sampler, tokenizer)
+        writer = _Writer(config, engine, sampler, subject.tokenizer)
         row = writer.write(prompt, lambda piece: show("", piece))
         result.generations.append({"prompt": text, **row})
     _sum_up(result)
-
-
-def _encode(
-    config: SampleConfig, texts: list[str], n: int, tokenizer: Tokenizer, notes: list[str]
-) -> Tensor:
-    cut: list[str] = []
-    prompt = subject.encode(texts[n], tokenizer, config.model, cut)
-    notes += [f"prompt {n + 1}: {note}" if len(texts) > 1 else note for note in cut]
-    return prompt
 
 
 class _Writer:

@@ -9,13 +9,13 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from runners.harness.config.checks import read_prompt
 from runners.harness.config.schema import VerifyConfig
 from runners.harness.machine import environment
-from runners.harness.measure import fingerprint, subject
+from runners.harness.measure import fingerprint
 from runners.harness.measure.cell import Report
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.result import CellResult
+from runners.harness.measure.subject import Subject
 from runners.harness.verify.caches import (
     Closeness,
     check_keys_seen,
@@ -80,15 +80,9 @@ def _run(config: VerifyConfig, result: CellResult, report: Report) -> None:
 def _verify_caches(config: VerifyConfig, result: CellResult, report: Report) -> list[Check]:
     """Generate with every cache, judge, and put texts and figures into ``result``."""
     report("load")
-    device = torch.device(config.device.kind)
-    model, tokenizer = (
-        subject.make_model(config, device),
-        subject.make_tokenizer(config, result.notes),
-    )
-    text = read_prompt(config.prompt)
-    assert text is not None, "the schema gives one"
-    prompt = subject.encode(text, tokenizer, config.model, result.notes).to(device)
-    result.tags |= fingerprint.tags(config, model, prompt.tolist())
+    subject = Subject(config, result.notes)
+    model, tokenizer, prompt = subject.model, subject.tokenizer, subject.prompt
+    result.tags |= subject.tags()
     runs = _generate(config, model, prompt, report)
     result.tags["tinygpt.tokens_sha256"] = fingerprint.sha256([run.new for run in runs])
     prompt_ids = prompt[0].tolist()

@@ -1,0 +1,139 @@
+"""What a run takes, foreseen by arithmetic: a CPU out of memory is a kill and not an exception."""
+
+from dataclasses import dataclass
+
+import torch
+
+from runners.harness.config.schema import BenchConfig, RunConfig, SampleConfig
+from runners.harness.machine import environment
+from runners.harness.measure import gate
+from tinygpt import cost
+from tinygpt.config import ENGINES
+from tinygpt.engines import EnginePlan, engine_class, unsupported
+
+_BYTES_OF_AN_ID = 80
+"""Two tensors with it, a Python integer in a list, and its JSON, of each id of prompt and text."""
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Bytes that a cell takes at its peak, to within small factors."""
+
+    weights: int
+    cache: int
+    work: int
+    """Activations, logits, scores, angles; those of the gate's reference included."""
+    ids: int
+    """Prompts as they are drawn or encoded, before they are cut to the window, and all texts."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.work + self.ids
+
+
+def engine_plan(config: BenchConfig | SampleConfig, prompt_tokens: int | None = None) -> EnginePlan:
+    """What the engine of ``config`` has to run after a prompt, by default one of a full window."""
+    if prompt_tokens is None:
+        prompt_tokens = config.model.context_length
+    return EnginePlan(
+        model=config.model,
+        cache=config.cache,
+        batch=config.batch.size if isinstance(config, BenchConfig) else 1,
+        max_positions=prompt_tokens + config.length.new_tokens,
+        precision=config.precision,
+        device=config.device.kind,
+        threads=config.device.threads or environment.usable_cores(),
+    )
+
+
+def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
+    """What a cell, or the writing of texts, takes, by arithmetic."""
+    model, engine = config.model, engine_class(config.engine.kind)
+    longest, prompts = _prompt_bytes(config)
+    prompt = min(longest, model.context_length)
+    plan = engine_plan(config, prompt)
+    cached, values = config.cache.kind != "none", config.precision.bytes_per_value
+    cache = cost.kv_cache_bytes(model, plan.batch, engine.cache_positions(plan), values)
+    held = cost.held_weights_bytes(model, config.precision)
+    weights = held + engine.copied_weights_bytes(plan)
+    made = made_weights_bytes(config)
+    return Needed(
+        weights=weights,
+        cache=cache if cached else 0,
+        work=max(_work_bytes(config, plan, prompt), made - weights),
+        ids=prompts + plan.batch * plan.max_positions * _BYTES_OF_AN_ID,
+    )
+
+
+def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
+    """Tokens of the longest prompt, at most, and the bytes of all ids before they are cut."""
+    texts = config.prompt.content.texts
+    if isinstance(config, BenchConfig) and not texts:  # each row, and the stack of them
+        return config.prompt.tokens, 2 * 8 * config.batch.size * config.prompt.tokens
+    sizes = [len(text.encode()) for text in texts]  # at most a token a byte
+    return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
+
+
+def made_weights_bytes(config: RunConfig) -> int:
+    """On the host, while weights are made or read: fp32, with what the widest is drawn from."""
+    widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
+    drawn = 3 * widest if config.checkpoint == "none" else 0
+    return 4 * (config.model.n_parameters + drawn)
+
+
+def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: int) -> int:
+    """The widest step and, of a cell, the gate; angles and the sampler's history as well."""
+    model, batch, values = config.model, plan.batch, config.precision.bytes_per_value
+    positions = engine_class(config.engine.kind).cache_positions(plan)
+    new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
+    at_once = prompt if cached else model.context_length  # a cell is warmed up with a whole one
+    work = cost.activation_bytes(model, batch, at_once, values)
+    angles = positions if cached else model.context_length
+    work += 4 * 4 * angles * model.head_dim  # cosines and sines, while they are made
+    if config.sampler.repetition_penalty != 1.0:
+        work += batch * model.vocab_size
+    if not isinstance(config, BenchConfig):
+        return work
+    work += gate.needed_bytes(model, config.cache, batch, prompt, new_tokens, values)
+    limit = sum(engine_class(kind).products_bytes(plan) for kind in ENGINES)
+    return max(work, limit) if cached and new_tokens > 1 else work
+
+
+def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[str, str]:
+    """The outcome of a cell that cannot run on ``device``, and why; ok and no reason if it can."""
+    reason = unsupported(config.engine, config.model, config.cache, config.device.kind)
+    if reason:
+        return "skipped", reason
+    reason = memory_shortage(config, device)
+    return ("oom", reason) if reason else ("ok", "")
+
+
+def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) -> str:
+    """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
+    needed = needed_bytes(config)
+    parts = {
+        "weights": needed.weights,
+        "cache": needed.cache,
+        "activations": needed.work,
+        "ids": needed.ids,
+    }
+    if device.type == "cuda":  # weights and prompts are made on the host
+        on_host = {"weights": made_weights_bytes(config), "ids": needed.ids}
+        return _shortage(config, on_host, environment.available_bytes()) or _shortage(
+            config, parts, torch.cuda.mem_get_info()[0]
+        )
+    return _shortage(config, parts, environment.available_bytes()) if device.type == "cpu" else ""
+
+
+def _shortage(config: RunConfig, parts: dict[str, int], free: int) -> str:
+    needed = sum(parts.values())
+    if needed <= free:
+        return ""
+    keys = "length.new_tokens"
+    if isinstance(config, BenchConfig):
+        keys = "batch.size, length.new_tokens or prompt.tokens"
+    listed = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in parts.items())
+    return (
+        f"needs about {needed / 1e9:.1f} GB ({listed}) and {free / 1e9:.1f} GB are free; lower "
+        f"{keys}, or choose a smaller model"
+    )
