@@ -55,17 +55,17 @@ def job(cfg: DictConfig) -> int:
         found = comparison.compare(a, b)
     except (ValueError, TrackingError) as error:
         raise UsageError(str(error)) from None
-    gate = comparison_screen.gate(found, config) if config.fail_if_slower else None
+    checked = comparison_screen.check_speed(found, config) if config.fail_if_slower else None
     if config.format == "json":
         whole = comparison_screen.to_object(found)
-        whole["fail_if_slower"] = asdict(gate) if gate else None
+        whole["fail_if_slower"] = asdict(checked) if checked else None
         print(json.dumps(whole, indent=1, ensure_ascii=False))
     else:
         comparison_screen.show(found, config.format)
-    if gate is None:
+    if checked is None:
         return 0
-    print(gate.line, file=sys.stdout if config.format in ("rich", "md") else sys.stderr)
-    return gate.status
+    print(checked.line, file=sys.stdout if config.format in ("rich", "md") else sys.stderr)
+    return checked.status
 
 
 COMPARE = EntryPoint(

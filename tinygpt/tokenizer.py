@@ -30,13 +30,13 @@ MIN_VOCAB_SIZE = 257  # the bytes and EOT
 MAX_CACHED_PIECES = 1 << 16  # beyond this many, the cache is emptied
 MAX_CACHED_LENGTH = 64  # in characters; longer pieces are not cached
 
-Pair = tuple[int, int]
+Merge = tuple[int, int]
 
 
 class Tokenizer:
     """A vocabulary and its merges, made by ``train`` or ``load``; it never changes."""
 
-    def __init__(self, merges: Sequence[Pair], regex_version: str = regex.__version__) -> None:
+    def __init__(self, merges: Sequence[Merge], regex_version: str = regex.__version__) -> None:
         """Make a tokenizer from pairs of ids in the order learnt.
 
         ``regex_version`` is the version of ``regex`` that split the training text.
@@ -208,7 +208,7 @@ class Tokenizer:
         return json.dumps(self._document(), ensure_ascii=False).encode()
 
 
-def _learn_merges(pieces: Counter[str], limit: int) -> list[Pair]:
+def _learn_merges(pieces: Counter[str], limit: int) -> list[Merge]:
     """Learn up to ``limit`` merges from pieces of text and how often each occurs.
 
     The pieces are stored one after another in a linked list. ``places`` lists where each pair was
@@ -217,7 +217,7 @@ def _learn_merges(pieces: Counter[str], limit: int) -> list[Pair]:
     pushed again with the present count.
     """
     ids, weights, after, before = list[int](), list[int](), list[int](), list[int]()
-    counts, places = defaultdict[Pair, int](int), defaultdict[Pair, list[int]](list)
+    counts, places = defaultdict[Merge, int](int), defaultdict[Merge, list[int]](list)
     for piece, weight in pieces.items():
         start, encoded = len(ids), piece.encode()
         stop = start + len(encoded)
@@ -230,7 +230,7 @@ def _learn_merges(pieces: Counter[str], limit: int) -> list[Pair]:
             places[pair].append(at)
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
-    merges: list[Pair] = []
+    merges: list[Merge] = []
     while heap and len(merges) < limit:
         negative, pair = heapq.heappop(heap)
         if counts[pair] != -negative:
@@ -238,7 +238,7 @@ def _learn_merges(pieces: Counter[str], limit: int) -> list[Pair]:
             continue
         if counts[pair] < 2:
             break
-        new_id, made = 256 + len(merges), set[Pair]()
+        new_id, made = 256 + len(merges), set[Merge]()
         merges.append(pair)
         for at in places.pop(pair):
             right, weight = after[at], weights[at]

@@ -20,7 +20,7 @@ import torch
 
 from runners.harness.config.schema import DeviceConfig
 from runners.harness.machine import environment, gpu, system
-from runners.harness.machine.environment import Difference, differences
+from runners.harness.machine.changes import Difference, differences
 from runners.harness.measure import subject
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk
@@ -103,7 +103,7 @@ def test_the_quota_cuts_the_usable_cores(
     monkeypatch.setattr(system, "affinity", lambda: list(range(8)))
     grouped(files, contents)
     assert system.cpu_quota() == quota
-    assert environment.usable_cores() == usable
+    assert system.usable_cores() == usable
 
 
 LIMITS: dict[str, tuple[list[tuple[str, str]], int | None, int]] = {
@@ -175,7 +175,7 @@ def test_the_control_groups_limit_the_memory(
     grouped(files, contents)
     assert system.memory()["memory_limit_bytes"] == limit
     assert system.memory()["memory_bytes"] == 20_000
-    assert environment.available_bytes() == available
+    assert system.available_bytes() == available
 
 
 X86 = (
@@ -262,7 +262,7 @@ def test_a_mac_names_its_processor_and_windows_its_affinity(
         psutil, "cpu_freq", lambda: SimpleNamespace(current=2400, max=0.0), raising=False
     )
     assert system.affinity() == [1, 3]
-    assert environment.usable_cores() == 2
+    assert system.usable_cores() == 2
     assert (system.mhz(), system.cpu()["mhz_max"]) == (2400.0, None)
 
 

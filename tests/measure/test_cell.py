@@ -149,14 +149,14 @@ def test_threads_are_put_back_after_a_failure(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_by_default_a_cell_takes_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "usable_cores", lambda: 1)
+    monkeypatch.setattr(system, "usable_cores", lambda: 1)
     measured = run_cell(config(device=DeviceConfig()))
     assert measured.tags["tinygpt.threads"] == "1"
     assert measured.notes == []
 
 
 def test_more_threads_than_cores_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "usable_cores", lambda: 1)
+    monkeypatch.setattr(system, "usable_cores", lambda: 1)
     measured = run_cell(config(device=DeviceConfig(threads=2), **ONCE))
     assert measured.outcome == "ok"
     assert measured.notes == ["device.threads=2: only 1 cores are usable here"]
@@ -349,7 +349,7 @@ def test_the_reason_tells_a_missing_gpu_from_a_torch_without_cuda(
 
 
 def test_h9_a_cell_that_cannot_fit_is_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "available_bytes", lambda: 2_000_000_000)
+    monkeypatch.setattr(system, "available_bytes", lambda: 2_000_000_000)
 
     def never(*_: object) -> None:
         raise AssertionError("a cell that cannot fit must not be loaded")
@@ -375,7 +375,7 @@ def test_h9_a_cell_that_cannot_fit_is_foreseen(monkeypatch: pytest.MonkeyPatch) 
 def test_everything_that_is_allocated_counts(
     changes: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "available_bytes", lambda: 4_000_000_000)
+    monkeypatch.setattr(system, "available_bytes", lambda: 4_000_000_000)
     monkeypatch.setattr(subject, "make_prompts", lambda *_: pytest.fail("it was not foreseen"))
     measured = run_cell(config(**changes))
     assert measured.outcome == "oom"
@@ -384,7 +384,7 @@ def test_everything_that_is_allocated_counts(
 
 
 def test_the_host_counts_for_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "available_bytes", lambda: 4_000_000_000)
+    monkeypatch.setattr(system, "available_bytes", lambda: 4_000_000_000)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80_000_000_000, 80_000_000_000))
     long = config(prompt=PromptConfig(tokens=2**31 - 1))
     assert "4.0 GB are free" in memory.memory_shortage(long, torch.device("cuda"))
@@ -428,7 +428,7 @@ def test_what_a_cell_needs_grows_with_its_prompt_length_and_batch(
         low, high = 0.0, 1e12
         for _ in range(60):
             middle = (low + high) / 2
-            monkeypatch.setattr(environment, "available_bytes", lambda at=middle: int(at))
+            monkeypatch.setattr(system, "available_bytes", lambda at=middle: int(at))
             short = memory.memory_shortage(cell_config, torch.device("cpu"))
             low, high = (middle, high) if short else (low, middle)
         return high
@@ -557,5 +557,5 @@ def test_h9_what_is_used_is_foreseen_to_a_half() -> None:
     assert peak is not None
     enough = (peak - before) // 2  # an allocator takes up to a third more than it gives
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "available_bytes", lambda: enough)
+        patch.setattr(system, "available_bytes", lambda: enough)
         assert memory.memory_shortage(big, torch.device("cpu"))

@@ -11,7 +11,7 @@ import torch
 
 from runners.harness.config.schema import BatchConfig, BenchConfig, DeviceConfig, LengthConfig
 from runners.harness.launch.entry import Sweep
-from runners.harness.machine import environment
+from runners.harness.machine import system
 from runners.harness.measure import cell, fingerprint, memory, subject
 from runners.harness.measure.result import CellResult
 from runners.harness.store.tracking import Store
@@ -80,7 +80,7 @@ def test_a_row_a_cell_with_its_place_on_the_axes_bytes_and_seconds() -> None:
 
 
 def test_what_is_impossible_has_its_reason_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "available_bytes", lambda: 2_000_000_000)
+    monkeypatch.setattr(system, "available_bytes", lambda: 2_000_000_000)
     frame = planned(
         ("device=cpu", config()), ("device=cuda", config(device="cuda")), ("device=x", config(HUGE))
     )

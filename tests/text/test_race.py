@@ -26,7 +26,7 @@ from runners.harness.launch.entry import Sweep, Terminated
 from runners.harness.measure import subject
 from runners.harness.text import race as race_run
 from runners.harness.text import race_screen
-from runners.harness.text.race import FRAME_S, Race, Side, fed, race, replay, speed
+from runners.harness.text.race import FRAME_S, Pass, Race, fed, race, replay, speed
 from tests.small_text import KEYS, MODEL, text
 from tinygpt.checkpoint import random_model, save_model
 from tinygpt.config import CacheConfig
@@ -59,10 +59,10 @@ def config(
     )
 
 
-def side(cache: str, step_s: list[float], prompt_tokens: int = 3, window: int = 256) -> Side:
+def side(cache: str, step_s: list[float], prompt_tokens: int = 3, window: int = 256) -> Pass:
     n = len(step_s)
     ran = fed(cache, prompt_tokens, n, window)
-    return Side(cache, step_s, ran, list(range(n)), [b"word "] * n)
+    return Pass(cache, step_s, ran, list(range(n)), [b"word "] * n)
 
 
 def made(slow: list[float], fast: list[float], prompt: str = "It was a") -> Race:
@@ -104,7 +104,7 @@ def test_tokens_run_are_those_that_the_engines_feed(
             starts.append(len(ran))
 
     found = race(config(checkpoint, new, prompt, cache), report)
-    assert [ran[start : start + new] for start in starts] == [one.fed for one in found.sides]
+    assert [ran[start : start + new] for start in starts] == [one.fed for one in found.passes]
     assert len(ran) == starts[1] + new
     tokens = found.prompt_tokens
     assert found.without.fed == [min(n, WINDOW) for n in range(tokens, tokens + new)]
@@ -114,14 +114,14 @@ def test_tokens_run_are_those_that_the_engines_feed(
 def test_each_side_has_every_step_and_the_text_it_wrote(checkpoint: Path) -> None:
     phases: list[str] = []
     found = race(config(checkpoint, 12), phases.append)
-    assert [one.cache for one in found.sides] == ["none", "rolling"]
+    assert [one.cache for one in found.passes] == ["none", "rolling"]
     tokenizer = Tokenizer.load(checkpoint / "tokenizer.json")
-    for one in found.sides:
+    for one in found.passes:
         assert len(one.step_s) == len(one.ids) == len(one.pieces) == 12
         assert all(seconds > 0 for seconds in one.step_s)
         assert one.text(12) == tokenizer.decode(one.ids)
         assert one.total_s == pytest.approx(sum(one.step_s))
-    assert sum(one.total_s for one in found.sides) < found.measured_s
+    assert sum(one.total_s for one in found.passes) < found.measured_s
     inside = WINDOW + 1 - found.prompt_tokens
     assert found.without.ids[:inside] == found.cached.ids[:inside]
     assert found.prompt == "The lamp"

@@ -17,7 +17,7 @@ from runners.harness.config.schema import (
     TrackingConfig,
     VerifyConfig,
 )
-from runners.harness.machine import environment
+from runners.harness.machine import system
 from runners.harness.measure import fingerprint, subject
 from runners.harness.measure.result import CellResult
 from runners.harness.verify import faults
@@ -29,9 +29,9 @@ from runners.harness.verify.caches import (
     closeness,
     first_difference,
 )
-from runners.harness.verify.report import Check, Pair, pair, side_by_side, to_markdown
+from runners.harness.verify.report import Check, TwoTexts, side_by_side, to_markdown, two_texts
 from runners.harness.verify.run import verify
-from runners.harness.verify.watch import Run, watch
+from runners.harness.verify.watch import WatchedText, watch
 from tests import small_text
 from tests.small_model import BF16, FP32
 from tinygpt.cache import CACHES, CacheShape, KVCache, RollingCache, StaticCache
@@ -364,7 +364,7 @@ def test_weights_of_nan_match_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_what_the_run_runs_into_is_its_outcome(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "available_bytes", lambda: 10)
+    monkeypatch.setattr(system, "available_bytes", lambda: 10)
     result = verify(config(folder, new=600))
     assert result.outcome == "oom"
     assert result.reason.startswith("length.new_tokens=600: weights and the logits of every step")
@@ -374,8 +374,8 @@ def test_what_the_run_runs_into_is_its_outcome(
 # rounding
 
 
-def written(new: list[int], logits: list[list[float]], name: str = "none") -> Run:
-    return Run(name, torch.tensor([[1, 2]]), new, torch.tensor(logits), [], {})
+def written(new: list[int], logits: list[list[float]], name: str = "none") -> WatchedText:
+    return WatchedText(name, torch.tensor([[1, 2]]), new, torch.tensor(logits), [], {})
 
 
 def test_closeness_tells_the_first_step_beyond_the_limit() -> None:
@@ -468,7 +468,7 @@ def test_first_difference_counts_what_is_shared() -> None:
 
 
 def test_two_texts_stand_side_by_side_in_terminal_cells() -> None:
-    texts = Pair("correct", "broken", "one two\nthree", "one two\nfour 漢字 five six")
+    texts = TwoTexts("correct", "broken", "one two\nthree", "one two\nfour 漢字 five six")
     lines = side_by_side(texts, 23)
     assert [line for line, _ in lines] == [
         "correct    | broken",
@@ -480,24 +480,24 @@ def test_two_texts_stand_side_by_side_in_terminal_cells() -> None:
 
 
 def test_control_characters_reach_no_terminal() -> None:
-    lines = side_by_side(Pair("a", "b", "x\x1b[31mred", "[bold]x[/]"), 43)
+    lines = side_by_side(TwoTexts("a", "b", "x\x1b[31mred", "[bold]x[/]"), 43)
     assert lines[1][0] == f"{'x�[31mred':20} | [bold]x[/]"
 
 
 def test_only_the_stretch_where_texts_part_is_shown() -> None:
     shared = "line\n" * 200
-    texts = Pair("a", "b", f"{shared}left " + "l" * 1000, f"{shared}right")
+    texts = TwoTexts("a", "b", f"{shared}left " + "l" * 1000, f"{shared}right")
     shown = texts.where_they_part()
     assert shown.left.startswith("…line\n")
     assert len(shown.left) < 700
     assert shown.left.endswith("l…")
     assert shown.right.endswith("line\nright")
-    short = Pair("a", "b", "It was a lamp", "It was a river")
+    short = TwoTexts("a", "b", "It was a lamp", "It was a river")
     assert short.where_they_part() == short
 
 
 def test_a_text_cannot_break_out_of_its_page() -> None:
-    page = to_markdown("t", [Check("a|b", "passed", "x|y")], Pair("l", "r", "```\n# no", "x"))
+    page = to_markdown("t", [Check("a|b", "passed", "x|y")], TwoTexts("l", "r", "```\n# no", "x"))
     assert "| a\\|b | passed | x\\|y |" in page
     assert all(line.startswith("    ") for line in page.split("## l and r\n\n")[1].splitlines())
 
@@ -505,9 +505,9 @@ def test_a_text_cannot_break_out_of_its_page() -> None:
 def test_equal_texts_are_not_put_side_by_side() -> None:
     none = {"cache": "none", "prompt": "p", "text": "t", "new_ids": [1]}
     rolling = {**none, "cache": "rolling"}
-    assert pair([]) is None
-    assert pair([none, rolling]) is None
-    assert pair([none, {**rolling, "new_ids": [2]}]) == Pair("none", "rolling", "pt", "pt")
+    assert two_texts([]) is None
+    assert two_texts([none, rolling]) is None
+    assert two_texts([none, {**rolling, "new_ids": [2]}]) == TwoTexts("none", "rolling", "pt", "pt")
 
 
 def test_every_fault_of_the_schema_has_its_cache() -> None:

@@ -2,7 +2,6 @@
 artifacts are. Found and mended without MLflow, which cannot open such a file, or changes it.
 """
 
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,6 @@ from filelock import FileLock
 from runners.harness.config.paths import unwritable
 from runners.harness.doctor.disk import Finding
 from runners.harness.store import local as local_store
-from runners.harness.store.local import connect, tables_of
 from runners.harness.store.runs import local_path
 
 
@@ -23,12 +21,6 @@ class _Lost(NamedTuple):
     """The URI of where they are."""
     table: str
     key: str
-
-
-_COLUMNS = {
-    "experiments": ("artifact_location", "experiment_id"),
-    "runs": ("artifact_uri", "run_uuid"),
-}
 
 
 def schema(path: Path) -> Finding | None:
@@ -70,16 +62,12 @@ def locations(path: Path) -> list[Finding]:
 
 
 def _lost(path: Path) -> list[_Lost]:
-    with closing(connect(path)) as connection:
-        if "runs" not in tables_of(connection):
-            return []
-        ours = "WHERE experiments.name LIKE 'tinygpt/%'"
-        query = f"SELECT experiment_id, artifact_location FROM experiments {ours}"
-        places = [("experiments", str(key), uri) for key, uri in connection.execute(query)]
-        query = "SELECT run_uuid, artifact_uri FROM runs JOIN experiments USING (experiment_id)"
-        places += [("runs", key, uri) for key, uri in connection.execute(f"{query} {ours}")]
     here = path.parent / "artifacts"
-    away = [place for place in places if not place[2].startswith(f"{here.as_uri()}/")]
+    away = [
+        place
+        for place in local_store.artifact_places(path)
+        if not place[2].startswith(f"{here.as_uri()}/")
+    ]
     return [lost for place in away if (lost := _looked_up(here, *place))]
 
 
@@ -97,8 +85,5 @@ def _looked_up(here: Path, table: str, key: str, uri: str) -> _Lost | None:
 
 
 def _point(path: Path, rows: list[_Lost]) -> str:
-    with closing(connect(path, "rw")) as connection, connection:  # one transaction
-        for table, (column, key) in _COLUMNS.items():
-            values = [(row.right, row.key) for row in rows if row.table == table]
-            connection.executemany(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", values)
+    local_store.move_artifacts(path, [(row.table, row.key, row.right) for row in rows])
     return f"corrected to {path.parent / 'artifacts'}"

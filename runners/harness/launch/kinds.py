@@ -26,8 +26,6 @@ class Kind:
     """Gives ``Finished`` for a job that need not run, since a sweep goes on that has its result."""
     live: bool = False
     """Whether its run takes so long that MLflow gets its figures while it goes on."""
-    again: bool = True
-    """Whether its runs can be run again."""
 
 
 KINDS = {
@@ -61,7 +59,6 @@ KINDS = {
             "runners.harness.train.run:train_job",
             show="runners.harness.train.report:tell",
             live=True,
-            again=False,
         ),
     )
 }

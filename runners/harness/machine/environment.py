@@ -13,31 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from runners.harness.machine import gpu, system
-from runners.harness.machine.changes import Difference, differences
-from runners.harness.machine.system import available_bytes, usable_cores
 from tinygpt import __version__
-
-__all__ = [
-    "Difference",
-    "available_bytes",
-    "code",
-    "collect",
-    "differences",
-    "peak_memory_bytes",
-    "reset_peak_memory",
-    "state",
-    "threads",
-    "usable_cores",
-]
 
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout, or the folder that the installed packages are in."""
 PACKAGES = (
-    "torch mlflow regex hydra-core omegaconf pandas numpy scipy safetensors psutil rich filelock "
-    "matplotlib pyyaml nvidia-ml-py"
-).split()
+    *("torch", "mlflow", "regex", "hydra-core", "omegaconf", "pandas", "numpy", "scipy"),
+    *(
+        "safetensors",
+        "psutil",
+        "rich",
+        "filelock",
+        "matplotlib",
+        "pyyaml",
+        "nvidia-ml-py",
+        "pydantic",
+    ),
+    "jinja2",
+)
 _SOURCES = ("tinygpt", "runners")
-_PLAIN = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
+_PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 """A diff that can be applied, whatever the user likes to look at."""
 _SETTINGS = ("OMP_", "KMP_", "MKL_", "GOMP_", "ATEN_CPU_", "CUDA_VISIBLE_", "PYTORCH_")
 """How the variables begin that decide how fast torch is."""
@@ -74,7 +69,7 @@ def state() -> dict[str, Any]:
     """What is different the next moment, and disturbs; for the start and the end of a cell."""
     return {
         "load_average": system.load_average(),
-        "memory_available_bytes": available_bytes(),
+        "memory_available_bytes": system.available_bytes(),
         "cpu_mhz": system.mhz(),
         "gpu_state": gpu.state(),
     }

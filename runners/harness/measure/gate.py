@@ -141,7 +141,7 @@ def check(
     new = ids[:, at + 1]
     seen = None if of.exact else of.seen(model.config, prompt_tokens, ids.shape[1] - 1)
     differences: list[float] = []
-    largest, ties, strays = 0.0, 0, 0
+    largest, ties, wrong = 0.0, 0, 0
     for rows in range(0, len(ids), ROWS_AT_ONCE):
         part = slice(rows, rows + ROWS_AT_ONCE)
         before = ids[part, :-1]
@@ -153,7 +153,7 @@ def check(
         differences.append(difference)
         chosen = slow.gather(-1, new[part, :, None])[..., 0]
         below = slow.amax(dim=-1) - chosen
-        strays += int((below > 2 * difference).sum())
+        wrong += int((below > 2 * difference).sum())
         ties += int(((below > 0) & (below <= 2 * difference)).sum())
     worst = float(torch.tensor(differences).max())  # NaN if any is
     limit = tolerance(precision, largest, seen)
@@ -164,9 +164,9 @@ def check(
             f"logits differ by {worst:.2g} from {_name(cache)} ({precision.kind} allows "
             f"{limit:.2g}): the cache, mask or positions are wrong"
         )
-    elif strays:
+    elif wrong:
         reason = (
-            f"{strays} greedy ids are not the reference's choice by more than rounding: the "
+            f"{wrong} greedy ids are not the reference's choice by more than rounding: the "
             "ids are picked from other logits than those shown"
         )
     return GateResult(worst, ties, reason)

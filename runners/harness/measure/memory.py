@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from runners.harness.config.schema import BenchConfig, RunConfig, SampleConfig
-from runners.harness.machine import environment
+from runners.harness.machine import system
 from runners.harness.measure import gate
 from tinygpt import cost
 from tinygpt.config import ENGINES
@@ -42,7 +42,7 @@ def engine_plan(config: BenchConfig | SampleConfig, prompt_tokens: int | None = 
         max_positions=prompt_tokens + config.length.new_tokens,
         precision=config.precision,
         device=config.device.kind,
-        threads=config.device.threads or environment.usable_cores(),
+        threads=config.device.threads or system.usable_cores(),
     )
 
 
@@ -119,10 +119,10 @@ def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) ->
     }
     if device.type == "cuda":  # weights and prompts are made on the host
         on_host = {"weights": made_weights_bytes(config), "ids": needed.ids}
-        return _shortage(config, on_host, environment.available_bytes()) or _shortage(
+        return _shortage(config, on_host, system.available_bytes()) or _shortage(
             config, parts, torch.cuda.mem_get_info()[0]
         )
-    return _shortage(config, parts, environment.available_bytes()) if device.type == "cpu" else ""
+    return _shortage(config, parts, system.available_bytes()) if device.type == "cpu" else ""
 
 
 def _shortage(config: RunConfig, parts: dict[str, int], free: int) -> str:

@@ -17,7 +17,7 @@ from runners.harness.config.schema import (
     VerifyConfig,
 )
 from runners.harness.config.text_files import BYTE_ORDER_MARK
-from runners.harness.machine import environment
+from runners.harness.machine import system
 from runners.harness.measure import fingerprint, timing
 from tinygpt.checkpoint import cast, load_model, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, SamplerConfig
@@ -55,7 +55,7 @@ def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
     First of all, since torch looks for it, its compiler gets a folder that it can work in.
     """
     toolchain.choose_folder()
-    before, usable = torch.get_num_threads(), environment.usable_cores()
+    before, usable = torch.get_num_threads(), system.usable_cores()
     wanted = device.threads or usable
     if wanted > usable:
         notes.append(f"device.threads={wanted}: only {usable} cores are usable here")

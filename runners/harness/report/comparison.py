@@ -29,7 +29,7 @@ NOT_JUDGED = 3
 
 
 @dataclass(frozen=True)
-class Gate:
+class SpeedCheck:
     """Whether b is slower by more than is allowed, beyond doubt."""
 
     status: int
@@ -44,7 +44,7 @@ class Gate:
     """The measured cells of a that no cell of b was compared with."""
 
 
-def gate(found: Comparison, config: CompareConfig) -> Gate:
+def check_speed(found: Comparison, config: CompareConfig) -> SpeedCheck:
     """Judge b by ``fail_if_slower``. What cannot be judged is no pass: a cell that is slow enough
     has too few repeats for an interval, and one that failed has none.
     """
@@ -76,7 +76,7 @@ def gate(found: Comparison, config: CompareConfig) -> Gate:
             f"NOT JUDGED: a's {', '.join(missing)} without a partner in b; measure b as a was: "
             f"`{_command(found.a)}`"
         )
-    return Gate(
+    return SpeedCheck(
         1 if said else NOT_JUDGED if words else 0,
         f"fail_if_slower={config.fail_if_slower}: "
         + "; ".join(words or ["passed, none is slower by more"]),

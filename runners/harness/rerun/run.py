@@ -31,7 +31,7 @@ from runners.harness.launch.kinds import KINDS
 from runners.harness.launch.progress import CellProgress
 from runners.harness.launch.run import JobResult, run_job
 from runners.harness.launch.tracked import sum_up, tracked_sweep
-from runners.harness.machine import environment
+from runners.harness.machine import changes, environment
 from runners.harness.measure import subject
 from runners.harness.measure.result import CellResult
 from runners.harness.report.bench import write_tables
@@ -146,7 +146,7 @@ def _changed_since(old: Original, again: ChangedConfig) -> list[str]:
     ]
     lines += _presets(old)
     if old.environment:
-        found = environment.differences(old.environment, environment.collect())
+        found = changes.differences(old.environment, environment.collect())
         lines += [difference.line for difference in found]
     before = old.tags.get("tinygpt.weights_sha256")
     same_task = not any(key.startswith(("model.", "precision.")) for key in again.changed)

@@ -148,6 +148,32 @@ def deleted_experiments(path: Path) -> dict[str, str]:
         return {name: str(identity) for name, identity in connection.execute(query)}
 
 
+_ARTIFACT_COLUMNS = {
+    "experiments": ("artifact_location", "experiment_id"),
+    "runs": ("artifact_uri", "run_uuid"),
+}
+
+
+def artifact_places(path: Path) -> list[tuple[str, str, str]]:
+    """Table, key and URI of every place where the file says that artifacts of ours are."""
+    with closing(connect(path)) as connection:
+        if "runs" not in tables_of(connection):
+            return []
+        ours = "WHERE experiments.name LIKE 'tinygpt/%'"
+        query = f"SELECT experiment_id, artifact_location FROM experiments {ours}"
+        places = [("experiments", str(key), uri) for key, uri in connection.execute(query)]
+        query = "SELECT run_uuid, artifact_uri FROM runs JOIN experiments USING (experiment_id)"
+        return places + [("runs", key, uri) for key, uri in connection.execute(f"{query} {ours}")]
+
+
+def move_artifacts(path: Path, places: list[tuple[str, str, str]]) -> None:
+    """Let the file say that artifacts are elsewhere, all in one transaction."""
+    with closing(connect(path, "rw")) as connection, connection:
+        for table, (column, key) in _ARTIFACT_COLUMNS.items():
+            values = [(uri, row) for of, row, uri in places if of == table]
+            connection.executemany(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", values)
+
+
 def of_version(uri: str, revision: str) -> Obstacle:
     """What to do about a store whose schema is not that of the installed MLflow."""
     known, head = _revisions()

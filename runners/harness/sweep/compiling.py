@@ -3,7 +3,7 @@ that compile.
 """
 
 from runners.harness.config.schema import BenchConfig
-from runners.harness.machine import environment
+from runners.harness.machine import system
 from tinygpt.engines import compile_times
 from tinygpt.engines.compile_times import Part, Times
 
@@ -18,7 +18,7 @@ def parts(config: BenchConfig) -> list[Part]:
     if config.engine.kind != "compiled" or config.length.new_tokens == 0:
         return []
     cached = config.cache.kind != "none"
-    threads = config.device.threads or environment.usable_cores()
+    threads = config.device.threads or system.usable_cores()
     shape = compile_times.shape(config.model, config.device.kind, threads)
     precision = config.precision.kind
     if not cached and precision == "int8":

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 from runners.harness.launch import progress
 from runners.harness.launch.entry import Sweep
 from runners.harness.launch.tracked import tracked_sweep
-from runners.harness.report import render
+from runners.harness.report import pages, render
 from runners.harness.store.disk import read_rows
 from runners.harness.store.records import CELL, CellRecord, sweep_outcome
 from runners.harness.store.tracking import Store
@@ -22,9 +21,10 @@ from runners.harness.terminal import printable
 from runners.harness.text import figures as text_figures
 
 COLUMNS = (
-    "setting prompt outcome new_tokens distinct_2 longest_repeat_tokens mean_logprob_nats opening "
-    "text longest_repeat reason"
-).split()
+    *("setting", "prompt", "outcome", "new_tokens"),
+    *("distinct_2", "longest_repeat_tokens", "mean_logprob_nats", "opening"),
+    *("text", "longest_repeat", "reason"),
+)
 _SHORT = 40
 _MARKED = 3
 """Tokens from which on a repeat is worth marking in a page."""
@@ -144,44 +144,16 @@ def _figures(row: dict[str, Any]) -> list[str]:
 
 def to_html(frame: pd.DataFrame) -> str:
     """One page that needs nothing else: a card a text, its longest repeat marked."""
-    cards = "\n".join(_card(row) for row in _records(frame))
-    return f"""\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>samples</title><style>{_STYLE}</style></head><body>
-<main>
-{cards}
-</main>
-<p>distinct-2: distinct pairs of neighbouring tokens over all pairs. Marked: the longest run of \
-tokens that comes again. Log-probability: the model's own, mean of a token, in nats.</p>
-</body></html>
-"""
+    return pages.render("samples.html", cards=[_card(row) for row in _records(frame)])
 
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem; }
-main { display: grid; grid-template-columns: repeat(auto-fill, minmax(20rem, 1fr)); gap: 1rem; }
-article { border: 1px solid #8886; border-radius: 8px; padding: .8rem 1rem; }
-h2 { font-size: 1rem; margin: 0; }
-dl { display: flex; flex-wrap: wrap; gap: 0 1rem; margin: .2rem 0 .6rem; font-size: .85rem; }
-dl div { display: flex; gap: .3rem; } dt { opacity: .65; } dd { margin: 0; }
-pre { font: 14px/1.5 Georgia, serif; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
-mark { background: #f7d25480; color: inherit; }
-p { font-size: .85rem; opacity: .75; }
-"""
-
-
-def _card(row: dict[str, Any]) -> str:
+def _card(row: dict[str, Any]) -> dict[str, Any]:
     names = ("distinct-2", "longest repeat", "log-probability", "opening as")
     figures = dict(zip(names, [*_figures(row), row["opening"] or "-"], strict=True))
-    described = "".join(f"<div><dt>{k}</dt><dd>{escape(v)}</dd></div>" for k, v in figures.items())
-    if row["outcome"] == "ok":
-        parts, repeat = [row["text"]], row["longest_repeat"]
-        if row["longest_repeat_tokens"] >= _MARKED and repeat.strip():
-            parts = row["text"].split(repeat)
-        text = f"<mark>{escape(repeat)}</mark>".join(map(escape, parts))
-        body = f"<pre><b>{escape(row['prompt'])}</b>{text}</pre>"
-    else:
-        body = f"<pre>{escape(_cell_text(row))}</pre>"
-    return f"<article><h2>{escape(row['setting'])}</h2><dl>{described}</dl>{body}</article>"
+    card = {"setting": row["setting"], "figures": figures, "prompt": "", "repeat": ""}
+    if row["outcome"] != "ok":
+        return card | {"parts": [_cell_text(row)]}
+    parts, repeat = [row["text"]], row["longest_repeat"]
+    if row["longest_repeat_tokens"] >= _MARKED and repeat.strip():
+        parts = row["text"].split(repeat)
+    return card | {"prompt": row["prompt"], "repeat": repeat, "parts": parts}

@@ -38,13 +38,13 @@ MIN_REPLAY_S = 10.0
 _WARM_UP_STEPS, _WARM_UP_STRIDE, _ENDS = 64, 16, 16
 
 
-def side_name(kind: str) -> str:
+def pass_name(kind: str) -> str:
     """What a pass with that kind of cache is called."""
     return "without a cache" if kind == "none" else f"with the {kind} cache"
 
 
 @dataclass(frozen=True)
-class Side:
+class Pass:
     """One pass."""
 
     cache: str
@@ -60,7 +60,7 @@ class Side:
 
     @property
     def name(self) -> str:
-        return side_name(self.cache)
+        return pass_name(self.cache)
 
     @cached_property
     def ends_s(self) -> list[float]:
@@ -111,8 +111,8 @@ class Race:
     """What ran where, in words."""
     window: int
     """Tokens that the model can look back on."""
-    without: Side
-    cached: Side
+    without: Pass
+    cached: Pass
     measured_s: float = 0.0
     """Seconds that loading, warming up and both passes took."""
     notes: list[str] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Race:
     """Whether the cache is to write the same text, inside the window."""
 
     @property
-    def sides(self) -> tuple[Side, Side]:
+    def passes(self) -> tuple[Pass, Pass]:
         return self.without, self.cached
 
     @property
@@ -130,7 +130,7 @@ class Race:
     @property
     def slower_s(self) -> float:
         """Seconds of the slower one."""
-        return max(side.total_s for side in self.sides)
+        return max(side.total_s for side in self.passes)
 
     @property
     def first_difference(self) -> int | None:
@@ -153,8 +153,8 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
     notes: list[str] = []
     subject = Subject(config, notes)
     assert subject.tokenizer is not None, "checked before the run"
-    sides = [
-        _side(subject, config.engine, cache, report)
+    passes = [
+        _run_pass(subject, config.engine, cache, report)
         for cache in (CacheConfig(kind="none"), config.cache)
     ]
     device = subject.device.type
@@ -165,21 +165,21 @@ def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
         prompt_tokens=subject.prompt.shape[1],
         setting=f"{config.checkpoint} on {device}{threads}, {kinds}",
         window=config.model.context_length,
-        without=sides[0],
-        cached=sides[1],
+        without=passes[0],
+        cached=passes[1],
         measured_s=perf_counter() - start,
         notes=notes,
         exact=CACHES[config.cache.kind].exact,
     )
 
 
-def _side(subject: Subject, engine: EngineConfig, cache: CacheConfig, report: Report) -> Side:
+def _run_pass(subject: Subject, engine: EngineConfig, cache: CacheConfig, report: Report) -> Pass:
     """One pass over the prompt (1, P), timed step by step after a warm-up."""
     prompt, new_tokens = subject.prompt, subject.config.length.new_tokens
     ran = fed(cache.kind, prompt.shape[1], new_tokens, subject.config.model.context_length)
     greedy = subject.sampler(SamplerConfig())
     generation = Generation(subject, subject.engine(engine, cache), greedy)
-    name = side_name(cache.kind)
+    name = pass_name(cache.kind)
     report(f"{name}: warm-up")
     start = perf_counter()
     generation.reset()
@@ -197,7 +197,7 @@ def _side(subject: Subject, engine: EngineConfig, cache: CacheConfig, report: Re
     new_ids = generation.ids[0, prompt.shape[1] :].tolist()
     assert subject.tokenizer is not None, "checked before the run"
     pieces = [subject.tokenizer.decode_bytes([token_id]) for token_id in new_ids]
-    return Side(cache.kind, step_s, ran, new_ids, pieces)
+    return Pass(cache.kind, step_s, ran, new_ids, pieces)
 
 
 def _warm_up(engine: Engine, kind: str, prompt: Tensor, ran: list[int], pick: Pick) -> int:

@@ -19,7 +19,7 @@ from rich.text import Text
 from runners.harness import terminal
 from runners.harness.config.commands import command
 from runners.harness.terminal import printable, three_digits
-from runners.harness.text.race import Race, Report, Side, replay, speed
+from runners.harness.text.race import Pass, Race, Report, replay, speed
 
 MIN_WIDTH, MIN_HEIGHT = 60, 18
 _MOST_ROWS = 36
@@ -91,31 +91,31 @@ def _frame(race: Race, at_s: float, factor: float, console: Console) -> Group:
     rows = max(min(height - _SUMMARY_LINES - len(header), _MOST_ROWS), 8)
     size = max((width - 2) // 2, 5), rows  # two columns for the ^C that a terminal writes
     both = Table.grid()
-    pairs = zip(race.sides, _STYLES, strict=True)
-    both.add_row(*(_panel(race, side, style, at_s, size, console) for side, style in pairs))
+    pairs = zip(race.passes, _STYLES, strict=True)
+    both.add_row(*(_panel(race, timed, style, at_s, size, console) for timed, style in pairs))
     return Group(*header, both)
 
 
 def _panel(
-    race: Race, side: Side, style: str, at_s: float, size: tuple[int, int], console: Console
+    race: Race, timed: Pass, style: str, at_s: float, size: tuple[int, int], console: Console
 ) -> Panel:
-    """One side in ``size`` columns and rows: its text, its counts, its time per token."""
+    """One pass in ``size`` columns and rows: its text, its counts, its time per token."""
     width, height = size[0] - 4, size[1] - 2
-    n, chart_rows = side.done(at_s), max(1, height // 5)
-    step = f"this step: {_tokens(side.fed[max(n - 1, 0)])} run"
-    step += f", {three_digits(side.step_s[n - 1] * 1e3)} ms" if n else ""
-    rate = f", {three_digits(n / side.ends_s[n - 1])} tok/s" if n else ""
-    top_ms = max(max(_bins(one, race.new_tokens, width)) for one in race.sides) * 1e3
-    bins = _bins(side, n, width)
+    n, chart_rows = timed.done(at_s), max(1, height // 5)
+    step = f"this step: {_tokens(timed.fed[max(n - 1, 0)])} run"
+    step += f", {three_digits(timed.step_s[n - 1] * 1e3)} ms" if n else ""
+    rate = f", {three_digits(n / timed.ends_s[n - 1])} tok/s" if n else ""
+    top_ms = max(max(_bins(one, race.new_tokens, width)) for one in race.passes) * 1e3
+    bins = _bins(timed, n, width)
     lines = [
-        *_tail(race, side, n, width, max(height - 4 - chart_rows, 1), console),
+        *_tail(race, timed, n, width, max(height - 4 - chart_rows, 1), console),
         _bar(n, race.new_tokens, width, style),
         _line(step),
-        _line(f"so far: {side.fed_so_far[n - 1] if n else 0:,} run{rate}"),
+        _line(f"so far: {timed.fed_so_far[n - 1] if n else 0:,} run{rate}"),
         _line(f"ms per token, top {three_digits(top_ms)}:", "dim"),
         *(_line(row, style) for row in chart(bins, top_ms / 1e3, chart_rows)),
     ]
-    title = Text(f"{side.name}: {min(at_s, side.total_s):.2f} s")
+    title = Text(f"{timed.name}: {min(at_s, timed.total_s):.2f} s")
     border = f"bold {style}" if n == race.new_tokens else "dim"
     return Panel(Group(*lines), title=title, width=size[0], height=size[1], border_style=border)
 
@@ -131,9 +131,9 @@ def _bar(n: int, of: int, width: int, style: str) -> Text:
     return _line(count).append("━" * full, style).append("━" * (room - full), "dim")
 
 
-def _tail(race: Race, side: Side, n: int, width: int, rows: int, console: Console) -> list[Text]:
+def _tail(race: Race, timed: Pass, n: int, width: int, rows: int, console: Console) -> list[Text]:
     """The last lines of the text after ``n`` steps."""
-    text = Text().append(_visible(race.prompt), "dim").append(_visible(side.text(n)))
+    text = Text().append(_visible(race.prompt), "dim").append(_visible(timed.text(n)))
     # Wrapping all of a very long text takes longer than a frame; the cut moves seldom, not always.
     cut = max(0, (len(text) // _LONGEST_TAIL - 1) * _LONGEST_TAIL)
     lines = list(text[cut:].wrap(console, max(width, 2), overflow="fold"))[-rows:]
@@ -145,12 +145,12 @@ def _visible(text: str) -> str:
     return printable(text.replace("\r\n", "\n").replace("\t", " "))
 
 
-def _bins(side: Side, n: int, width: int) -> list[float]:
+def _bins(timed: Pass, n: int, width: int) -> list[float]:
     """Seconds of the first ``n`` steps, all steps being ``width`` columns: each column's median."""
-    of = len(side.step_s)
+    of = len(timed.step_s)
     columns = max(1, min(width, of))
     bins: list[list[float]] = [[] for _ in range(columns)]
-    for step, seconds in enumerate(side.step_s[:n]):
+    for step, seconds in enumerate(timed.step_s[:n]):
         bins[step * columns // of].append(seconds)
     return [median(found) for found in bins if found]
 
@@ -174,9 +174,9 @@ def summary(race: Race) -> list[str]:
     """Both passes in figures, and what they say."""
     ends = race.without.n_ends
     rows = [["", "tokens run", f"ms: first {ends}", f"last {ends}", "total s", "tok/s"]]
-    for side in race.sides:
-        figures = side.first_ms, side.last_ms, side.total_s, race.new_tokens / side.total_s
-        rows.append([side.name, f"{sum(side.fed):,}", *map(three_digits, figures)])
+    for timed in race.passes:
+        figures = timed.first_ms, timed.last_ms, timed.total_s, race.new_tokens / timed.total_s
+        rows.append([timed.name, f"{sum(timed.fed):,}", *map(three_digits, figures)])
     return [
         *("{:23}{:>12}{:>14}{:>10}{:>10}{:>9}".format(*row) for row in rows),
         sentence(race),
@@ -188,7 +188,7 @@ def summary(race: Race) -> list[str]:
 
 def sentence(race: Race) -> str:
     """Why the one took longer than the other, or why it did not."""
-    slow, fast = race.sides
+    slow, fast = race.passes
     tokens, ratio = (sum(slow.fed), sum(fast.fed)), slow.total_s / fast.total_s
     work = (
         f"Without a cache step {race.new_tokens:,} runs {_tokens(slow.fed[-1])} through the model "
@@ -230,15 +230,15 @@ def same_text(race: Race) -> str:
 
 
 def disturbed(race: Race) -> list[str]:
-    """A note for each side whose steps on the way took longer than those at both its ends."""
+    """A note for each pass whose steps on the way took longer than those at both its ends."""
     notes = []
-    for side in race.sides:
-        usual_s = max(side.first_ms, side.last_ms) / 1e3 * (race.new_tokens - 1)
-        times = sum(side.step_s[1:]) / usual_s  # the first is the prefill, a thing of its own
+    for timed in race.passes:
+        usual_s = max(timed.first_ms, timed.last_ms) / 1e3 * (race.new_tokens - 1)
+        times = sum(timed.step_s[1:]) / usual_s  # the first is the prefill, a thing of its own
         if times > _DISTURBED:
             notes.append(
-                f"note: {side.name} steps took {times:.1f} times as long as those at its beginning "
-                "and its end: the machine was busy; run it again"
+                f"note: {timed.name} steps took {times:.1f} times as long as those at its "
+                "beginning and its end: the machine was busy; run it again"
             )
     return notes
 

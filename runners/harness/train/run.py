@@ -15,7 +15,7 @@ from typing import Self
 from runners.harness import stats
 from runners.harness.config.schema import TrainConfig
 from runners.harness.launch.tracked import Delivery
-from runners.harness.machine import environment
+from runners.harness.machine import system
 from runners.harness.measure.guard import guarded
 from runners.harness.measure.result import CellResult
 from runners.harness.store.disk import LOSSES, SAMPLES, STEPS, Place
@@ -84,7 +84,7 @@ def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliv
         corpus = load(config, resumed.tokenizer if resumed else None)
         try:
             with stop_requests() as stop:
-                _Run(config, corpus, place, result, deliver).go(resumed, stop)
+                _Training(config, corpus, place, result, deliver).go(resumed, stop)
         except KeyboardInterrupt:  # the second one, in the middle of something
             result.outcome = "interrupted"
             result.reason = "Ctrl-C twice, the last look's state is kept"
@@ -96,7 +96,7 @@ def _memory_shortage(config: TrainConfig) -> str:
     """Why training cannot fit, foreseen; a CPU out of memory is a kill and not an exception."""
     if config.device.kind != "cpu":
         return ""
-    needed, free = least_bytes(config.model, config.train), environment.available_bytes()
+    needed, free = least_bytes(config.model, config.train), system.available_bytes()
     if needed <= free:
         return ""
     return (
@@ -106,7 +106,7 @@ def _memory_shortage(config: TrainConfig) -> str:
     )
 
 
-class _Run:
+class _Training:
     def __init__(
         self,
         config: TrainConfig,

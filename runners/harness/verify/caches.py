@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runners.harness.measure import gate
 from runners.harness.verify.report import Check, judged
-from runners.harness.verify.watch import STEPS, TOKEN, Run
+from runners.harness.verify.watch import STEPS, TOKEN, WatchedText
 from tinygpt import reference as reference_pass
 from tinygpt.cache import CacheClass, Seen
 from tinygpt.config import PrecisionConfig
@@ -60,18 +60,18 @@ def tolerance(reference: Tensor, precision: PrecisionConfig, stated: Seen | None
     return gate.tolerance(precision, float(reference.abs().max()), stated)
 
 
-def must_match(run: Run, window: int) -> int:
+def must_match(run: WatchedText, window: int) -> int:
     """New ids that a cache cannot change: those picked before a token leaves the window."""
     return min(len(run.new), window + 1 - run.prompt.shape[1])
 
 
-def margin_at(plain: Run, run: Run, step: int) -> float:
+def margin_at(plain: WatchedText, run: WatchedText, step: int) -> float:
     """How far apart the two ids chosen at ``step`` are in ``plain``'s logits."""
     return float(plain.logits[step, plain.new[step]] - plain.logits[step, run.new[step]])
 
 
 def check_window(
-    model: GPT, plain: Run, run: Run, precision: PrecisionConfig
+    model: GPT, plain: WatchedText, run: WatchedText, precision: PrecisionConfig
 ) -> tuple[list[Check], Closeness]:
     """Ids and logits of ``run`` against the loop without a cache, inside the window.
 
@@ -103,7 +103,9 @@ def check_window(
     return checks, close
 
 
-def check_same(right: Run, run: Run, precision: PrecisionConfig) -> tuple[Check, Closeness]:
+def check_same(
+    right: WatchedText, run: WatchedText, precision: PrecisionConfig
+) -> tuple[Check, Closeness]:
     """All ids and logits of ``run`` against a cache that keeps the same entries, in the window and
     past it; the closeness is that of the steps before the texts part, and the one at which they do.
     """
@@ -120,7 +122,7 @@ def check_same(right: Run, run: Run, precision: PrecisionConfig) -> tuple[Check,
     return judged(f"{run.name} = {right.name}", ok, seen), close
 
 
-def check_keys_seen(run: Run, window: int) -> Check:
+def check_keys_seen(run: WatchedText, window: int) -> Check:
     """Every query saw min(tokens so far, window) keys."""
     name = f"{run.name} keys seen"
     for tokens, seen in run.shown:
@@ -134,7 +136,7 @@ def check_keys_seen(run: Run, window: int) -> Check:
 
 
 def check_stated(
-    model: GPT, run: Run, cache: CacheClass, precision: PrecisionConfig
+    model: GPT, run: WatchedText, cache: CacheClass, precision: PrecisionConfig
 ) -> tuple[list[Check], Closeness]:
     """What an approximate ``cache`` promises: the logits of a pass over what its class states that
     it sees, over the run's own text, and as many keys; beyond two windows of it no more is looked
@@ -166,7 +168,7 @@ def check_stated(
     return checks, close
 
 
-def token_difference(run: Run) -> float | None:
+def token_difference(run: WatchedText) -> float | None:
     """By how much token 100's keys differ between steps 200 and 201; None where one is missing."""
     before, after = (run.keys.get(step) for step in STEPS)
     if before is None or after is None:
@@ -174,7 +176,7 @@ def token_difference(run: Run) -> float | None:
     return float((torch.stack(before) - torch.stack(after)).abs().max())
 
 
-def check_token(run: Run, window: int, precision: PrecisionConfig) -> Check:
+def check_token(run: WatchedText, window: int, precision: PrecisionConfig) -> Check:
     """Token 100's keys are the same at steps 200 and 201: to the bit where a cache stores them,
     within rounding where they are computed anew.
     """
@@ -189,7 +191,7 @@ def check_token(run: Run, window: int, precision: PrecisionConfig) -> Check:
     return judged(name, difference <= limit, seen)
 
 
-def _why_no_keys(run: Run, window: int) -> str:
+def _why_no_keys(run: WatchedText, window: int) -> str:
     prompt, last = run.prompt.shape[1], STEPS[1]
     why = f"needs {STEPS[0]} and {last} tokens inside the window, and"
     if window < last:

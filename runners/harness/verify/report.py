@@ -39,7 +39,7 @@ def to_json(checks: Iterable[Check]) -> str:
     return json.dumps([asdict(check) for check in checks], indent=1, ensure_ascii=False) + "\n"
 
 
-def to_markdown(title: str, checks: Iterable[Check], texts: "Pair | None") -> str:
+def to_markdown(title: str, checks: Iterable[Check], texts: "TwoTexts | None") -> str:
     """One page: the checks as a table, then two whole texts."""
     lines = [f"# {title}", "", "| check | outcome | what was seen |", "|---|---|---|"]
     for check in checks:
@@ -52,7 +52,7 @@ def to_markdown(title: str, checks: Iterable[Check], texts: "Pair | None") -> st
     return "\n".join([*lines, ""])
 
 
-class Pair(NamedTuple):
+class TwoTexts(NamedTuple):
     """Two texts that part, and whose they are."""
 
     left_name: str
@@ -76,7 +76,7 @@ class Pair(NamedTuple):
         return self._replace(left=left, right=right)
 
 
-def pair(generations: Iterable[dict[str, Any]]) -> Pair | None:
+def two_texts(generations: Iterable[dict[str, Any]]) -> TwoTexts | None:
     """The broken cache's text beside the correct one's, or rolling beside none; None if the ids
     are the same.
     """
@@ -85,10 +85,10 @@ def pair(generations: Iterable[dict[str, Any]]) -> Pair | None:
     if not rows or rows[left]["new_ids"] == rows[right]["new_ids"]:
         return None
     texts = [f"{rows[name]['prompt']}{rows[name]['text']}" for name in (left, right)]
-    return Pair("correct" if right == "broken" else left, right, *texts)
+    return TwoTexts("correct" if right == "broken" else left, right, *texts)
 
 
-def side_by_side(texts: Pair, width: int) -> list[tuple[str, bool]]:
+def side_by_side(texts: TwoTexts, width: int) -> list[tuple[str, bool]]:
     """The lines of two texts in two columns, ``width`` terminal cells in all; true where equal."""
     half = (width - 3) // 2
     console = Console(width=half)

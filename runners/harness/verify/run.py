@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from runners.harness.config.schema import VerifyConfig
-from runners.harness.machine import environment
+from runners.harness.machine import environment, system
 from runners.harness.measure import fingerprint
 from runners.harness.measure.cell import Report
 from runners.harness.measure.guard import guarded
@@ -30,9 +30,9 @@ from runners.harness.verify.caches import (
     token_difference,
 )
 from runners.harness.verify.faults import FAULTS
-from runners.harness.verify.report import Check, pair, to_json, to_markdown
+from runners.harness.verify.report import Check, to_json, to_markdown, two_texts
 from runners.harness.verify.sampler import check_sampler
-from runners.harness.verify.watch import Run, watch
+from runners.harness.verify.watch import WatchedText, watch
 from tinygpt.cache import CACHES, CacheClass
 from tinygpt.model import GPT
 
@@ -74,7 +74,7 @@ def _run(config: VerifyConfig, result: CellResult, report: Report) -> None:
             "; ".join(failed)
         )
     result.files["checks.json"] = to_json(checks)
-    result.files["verify.md"] = to_markdown(_title(config), checks, pair(result.generations))
+    result.files["verify.md"] = to_markdown(_title(config), checks, two_texts(result.generations))
 
 
 def _verify_caches(config: VerifyConfig, result: CellResult, report: Report) -> list[Check]:
@@ -111,7 +111,9 @@ def _caches(config: VerifyConfig) -> dict[str, CacheClass]:
     return {**{name: CACHES[name] for name in ("none", "rolling")}, "broken": FAULTS[config.fault]}
 
 
-def _generate(config: VerifyConfig, model: GPT, prompt: Tensor, report: Report) -> list[Run]:
+def _generate(
+    config: VerifyConfig, model: GPT, prompt: Tensor, report: Report
+) -> list[WatchedText]:
     """Each cache's text."""
     new_tokens = config.length.new_tokens
     runs = []
@@ -123,7 +125,9 @@ def _generate(config: VerifyConfig, model: GPT, prompt: Tensor, report: Report) 
     return runs
 
 
-def _judge(config: VerifyConfig, model: GPT, runs: list[Run], result: CellResult) -> list[Check]:
+def _judge(
+    config: VerifyConfig, model: GPT, runs: list[WatchedText], result: CellResult
+) -> list[Check]:
     """All checks, and what is told without being judged.
 
     Exact caches are compared with the loop without one in the window, and with ``rolling``, which
@@ -163,7 +167,7 @@ def _judge(config: VerifyConfig, model: GPT, runs: list[Run], result: CellResult
     return checks + told
 
 
-def _no_promise(plain: Run, run: Run) -> Check:
+def _no_promise(plain: WatchedText, run: WatchedText) -> Check:
     """Where an approximate cache's text leaves the one without a cache, which it may anywhere."""
     parted = first_difference(plain.new, run.new)
     where = (
@@ -176,7 +180,7 @@ def _no_promise(plain: Run, run: Run) -> Check:
     )
 
 
-def _figures(plain: Run, run: Run, close: Closeness) -> dict[str, float]:
+def _figures(plain: WatchedText, run: WatchedText, close: Closeness) -> dict[str, float]:
     """Where a run and the loop without a cache part, and how close they are before."""
     figures = {"max_logit_difference": close.worst}
     parted = first_difference(plain.new, run.new)
@@ -187,7 +191,7 @@ def _figures(plain: Run, run: Run, close: Closeness) -> dict[str, float]:
     return {f"{run.name}_{name}": value for name, value in figures.items()}
 
 
-def _first_difference(plain: Run, run: Run, window: int, close: Closeness) -> Check:
+def _first_difference(plain: WatchedText, run: WatchedText, window: int, close: Closeness) -> Check:
     """Where the texts part, counted as we do and as the post does, and whether rounding did it."""
     name, new, prompt = f"{run.name} against none", len(run.new), run.prompt.shape[1]
     parted = first_difference(plain.new, run.new)
@@ -202,7 +206,9 @@ def _first_difference(plain: Run, run: Run, window: int, close: Closeness) -> Ch
     return Check(name, "seen", seen + (", the window has moved on" if past else ""))
 
 
-def _how_soon(fault: str, rolling: Run, broken: Run, close: Closeness, found: list[str]) -> Check:
+def _how_soon(
+    fault: str, rolling: WatchedText, broken: WatchedText, close: Closeness, found: list[str]
+) -> Check:
     """After how many tokens a fault shows against the correct cache, and what finds it."""
     parted, n = first_difference(rolling.new, broken.new), len(broken.new)
     logits = f"are never off in {n}" if close.off is None else f"are off after {close.off}"
@@ -221,7 +227,7 @@ def _memory_shortage(config: VerifyConfig) -> str:
     window = 4 * min(new_tokens, model.context_length) * model.vocab_size * 4  # of the reference
     noted = n * new_tokens * model.n_layers * _BYTES_OF_A_NOTE
     needed = 4 * model.n_parameters + logits + window + noted
-    free = environment.available_bytes()
+    free = system.available_bytes()
     if needed <= free:
         return ""
     return (

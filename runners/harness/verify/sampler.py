@@ -46,15 +46,15 @@ def _draw(
 
 def _argmax(what: str, config: SamplerConfig, logits: Tensor, seed: int) -> Check:
     likeliest = _ranked(logits)[:, 0]
-    strays = int((_draw(config, logits, seed) != likeliest).sum())
-    return judged(f"sampler {what}", strays == 0, _count(strays, "the likeliest token"))
+    others = int((_draw(config, logits, seed) != likeliest).sum())
+    return judged(f"sampler {what}", others == 0, _count(others, "the likeliest token"))
 
 
 def _top_k(logits: Tensor, seed: int) -> Check:
     drawn = _draw(SamplerConfig(temperature=1.0, top_k=5), logits, seed)
     top = _ranked(logits)[:, :5]
-    strays = int((drawn[..., None] != top).all(dim=-1).sum())
-    return judged("sampler top_k 5", strays == 0, _count(strays, "among the 5 likeliest tokens"))
+    others = int((drawn[..., None] != top).all(dim=-1).sum())
+    return judged("sampler top_k 5", others == 0, _count(others, "among the 5 likeliest tokens"))
 
 
 def _ranked(logits: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ def _row_0(logits: Tensor, seed: int) -> Check:
     return judged("sampler row 0", same == _STEPS and own, seen)
 
 
-def _count(strays: int, what: str) -> str:
-    return f"{strays:,} of {_DRAWS} are not {what}" if strays else f"all {_DRAWS} are {what}"
+def _count(others: int, what: str) -> str:
+    return f"{others:,} of {_DRAWS} are not {what}" if others else f"all {_DRAWS} are {what}"
 
 
 def _or_else(seen: str, ok: bool, right: str) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from runners.harness.launch.run import JobResult
 from runners.harness.measure.result import CellResult
-from runners.harness.verify.report import pair, side_by_side
+from runners.harness.verify.report import side_by_side, two_texts
 
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped", "seen": ""}
 _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow", "seen": ""}
@@ -41,7 +41,7 @@ def show(result: CellResult, title: str) -> None:
         shown = Text(line)
         shown.stylize(_STYLES[check["outcome"]], 0, len(mark))
         console.print(shown, soft_wrap=True)
-    texts = pair(result.generations)
+    texts = two_texts(result.generations)
     if texts and texts.right_name == "broken":
         console.print()
         for line, equal in side_by_side(texts.where_they_part(), min(console.width, _PIPED_WIDTH)):

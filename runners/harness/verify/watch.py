@@ -81,7 +81,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Run:
+class WatchedText:
     """A greedy text by one cache, and what was seen on the way."""
 
     name: str
@@ -95,7 +95,7 @@ class Run:
     keys: dict[int, list[Tensor]]
 
 
-def watch(name: str, model: GPT, prompt: Tensor, new_tokens: int, cache: KVCache) -> Run:
+def watch(name: str, model: GPT, prompt: Tensor, new_tokens: int, cache: KVCache) -> WatchedText:
     """Generate ``new_tokens`` greedily after ``prompt`` (1, P), watched."""
     watched = Watched(cache)
     logits = torch.empty(new_tokens, model.config.vocab_size)
@@ -109,4 +109,4 @@ def watch(name: str, model: GPT, prompt: Tensor, new_tokens: int, cache: KVCache
 
     ids = generate(model, prompt, new_tokens, cache=watched, pick=pick)
     new = ids[0, prompt.shape[1] :].tolist()
-    return Run(name, prompt, new, logits, watched.shown, watched.keys)
+    return WatchedText(name, prompt, new, logits, watched.shown, watched.keys)
