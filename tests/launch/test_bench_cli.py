@@ -28,20 +28,13 @@ from runners.harness.store.tracking import Store
 from runners.harness.sweep import plan
 from runners.harness.tables.bench import bench_tables
 from runners.harness.tables.frames import cache_speedup, cells
+from tests.cells import ARTIFACTS
 from tests.train_command import Ended
 from tinygpt.cache import RollingCache, Step, _Positions
 
 Bench = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[2]
 NANO = ("model=nano", "length.new_tokens=2", "timing=quick")
-ARTIFACTS = {
-    "cell.json",
-    "config.yaml",
-    "overrides.yaml",
-    "environment.json",
-    "timings.json",
-    "generations.jsonl",
-}
 
 
 @pytest.fixture(autouse=True)

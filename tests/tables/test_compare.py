@@ -14,6 +14,7 @@ from runners.harness.store.find import StoredCell, SweepRef
 from runners.harness.store.tracking import Store
 from runners.harness.tables import frames
 from runners.harness.tables.comparison import KEY, PLACE, Comparison, Side, Unmatched, compare
+from tests.tables.rows import ok_row
 
 GREEDY = {"sampler.temperature": "0.0", "sampler.top_p": "1.0"}
 TINY = {"model.n_layers": "6", "model.context_length": "256"}
@@ -21,30 +22,9 @@ TINY = {"model.n_layers": "6", "model.context_length": "256"}
 
 def row(cell: str, rate: float = 100.0, n: int = 10, **changes: Any) -> dict[str, Any]:
     """An ok cell, all of whose ``n`` repeats have the same rate (tokens/s)."""
-    return {
-        "cell": cell,
-        "outcome": "ok",
-        "model": "tiny",
-        "shape": json.dumps(TINY),
-        "device": "cpu",
-        "threads": 2,
-        "batch": 1,
-        "prompt_tokens": 8,
-        "new_tokens": 64,
-        "cache": "rolling",
-        "sampler": "greedy",
-        "sampling": json.dumps(GREEDY),
-        "engine": "eager",
-        "precision": "fp32",
-        "round": 1,
-        "seed": 1,
-        "rates": json.dumps([rate] * n),
-        "weights": "w" * 64,
-        "prompt": "p" * 64,
-        "machine": "m x2",
-        "torch": "2.13",
-        "reference_ms": 50.0,
-    } | changes
+    facts = {"cell": cell, "shape": json.dumps(TINY), "sampling": json.dumps(GREEDY)}
+    facts |= {"weights": "w" * 64, "prompt": "p" * 64}
+    return ok_row(rate, n, **facts | changes)
 
 
 @pytest.fixture

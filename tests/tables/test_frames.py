@@ -29,42 +29,11 @@ from runners.harness.tables.frames import (
     device_comparison,
     read_csv,
 )
+from tests.tables.rows import ok_row
 from tests.tables.test_compare_cli import sweep as log_sweep
 from tests.train_command import Ended
 
 GREEDY = {"sampler.repetition_penalty": "1.0", "sampler.temperature": "0.0", "sampler.top_p": "1.0"}
-
-
-def row(rate: float = 100.0, n: int = 10, **changes: Any) -> dict[str, Any]:
-    """An ok cell, all of whose ``n`` repeats have the same rate."""
-    return {
-        "cell": "c",
-        "sweep": "s",
-        "outcome": "ok",
-        "reason": "",
-        "model": "tiny",
-        "device": "cpu",
-        "threads": 2,
-        "batch": 1,
-        "prompt_tokens": 8,
-        "new_tokens": 64,
-        "cache": "rolling",
-        "sampler": "greedy",
-        "sampling": json.dumps(GREEDY),
-        "engine": "eager",
-        "precision": "fp32",
-        "round": 1,
-        "seed": 1,
-        "stable": "true",
-        "rates": json.dumps([rate] * n),
-        "weights": "w",
-        "prompt": "p",
-        "machine": "m x2",
-        "torch": "2.13",
-        "repeats": n,
-        "output_tok_per_s": rate,
-        "reference_ms": 50.0,
-    } | changes
 
 
 def frame(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -86,7 +55,7 @@ def _read(text: str) -> pd.DataFrame:
 
 
 def none(rate: float = 50.0, **changes: Any) -> dict[str, Any]:
-    return row(rate, cache="none", **changes)
+    return ok_row(rate, cache="none", **changes)
 
 
 CUDA = {"device": "cuda", "machine": "m x2 + GPU", "torch": "2.13+cu", "reference_ms": 0.25}
@@ -94,14 +63,14 @@ CUDA = {"device": "cuda", "machine": "m x2 + GPU", "torch": "2.13+cu", "referenc
 
 def cuda(rate: float, **changes: Any) -> dict[str, Any]:
     """A cell of a GPU: another machine, torch and yardstick than the CPU's."""
-    return row(rate, **CUDA | changes)
+    return ok_row(rate, **CUDA | changes)
 
 
 # engines
 
 
 def fast(rate: float, **changes: Any) -> dict[str, Any]:
-    return row(rate, **{"engine": "compiled", "cache": "static"} | changes)
+    return ok_row(rate, **{"engine": "compiled", "cache": "static"} | changes)
 
 
 def test_engines_are_multiples_of_one_yardstick() -> None:
@@ -110,9 +79,9 @@ def test_engines_are_multiples_of_one_yardstick() -> None:
             fast(300.0, precision="bf16", batch=16, weights="b", prompt="q", limit_share=0.5),
             fast(250.0, round=2, limit_share=0.7),
             fast(200.0, limit_share=0.6),
-            row(100.0, cache="static"),
-            row(50.0),
-            row(80.0, batch=16, prompt="q"),
+            ok_row(100.0, cache="static"),
+            ok_row(50.0),
+            ok_row(80.0, batch=16, prompt="q"),
             fast(1.0, outcome="failed", rates="[]"),
         )
     )
@@ -139,7 +108,7 @@ def test_engines_are_multiples_of_one_yardstick() -> None:
 
 
 def test_without_the_usual_yardstick_the_title_names_another() -> None:
-    cells = frame(fast(200.0), row(100.0, cache="static"), row(90.0, batch=2))
+    cells = frame(fast(200.0), ok_row(100.0, cache="static"), ok_row(90.0, batch=2))
     table = engines(cells)
     assert table["tok_per_s"].tolist() == [100.0, 200.0, 90.0]
     assert table["speedup"].fillna(0).tolist() == pytest.approx([1.0, 2.0, 0.0])  # rolling at 2
@@ -150,9 +119,9 @@ def test_without_the_usual_yardstick_the_title_names_another() -> None:
 
 def test_without_batch_1_an_engine_is_compared_with_eager_at_its_own_batch() -> None:
     cells = frame(
-        row(100.0, cache="static", batch=4),
+        ok_row(100.0, cache="static", batch=4),
         fast(150.0, batch=4),
-        row(200.0, cache="static", batch=8),
+        ok_row(200.0, cache="static", batch=8),
         fast(800.0, batch=8),
     )
     assert engines(cells)["speedup"].tolist() == pytest.approx([1.0, 1.5, 1.0, 4.0])
@@ -160,8 +129,8 @@ def test_without_batch_1_an_engine_is_compared_with_eager_at_its_own_batch() -> 
 
 
 def test_one_series_with_the_usual_yardstick_keeps_it_for_all() -> None:
-    usual = [row(50.0), fast(200.0)]
-    other = [row(100.0, cache="static", new_tokens=128), fast(150.0, new_tokens=128)]
+    usual = [ok_row(50.0), fast(200.0)]
+    other = [ok_row(100.0, cache="static", new_tokens=128), fast(150.0, new_tokens=128)]
     table = engines(frame(*usual, *other))
     assert bench_tables(frame(*usual, *other))[3].title.startswith(
         "engines as multiples of eager rolling fp32 at batch 1 ("
@@ -175,16 +144,16 @@ def test_two_engines_and_neither_eager_have_rates_alone() -> None:
     table = engines(frame(fast(200.0), fast(300.0, engine="cudagraph")))
     assert table["tok_per_s"].tolist() == [200.0, 300.0]
     assert table["speedup"].isna().all()
-    assert engines(frame(row(), row(cache="static"))).empty, "one engine is no comparison"
+    assert engines(frame(ok_row(), ok_row(cache="static"))).empty, "one engine is no comparison"
     other = fast(200.0, machine="another", cell="d")
-    assert engines(frame(row(), other)).empty, "nor are two machines"
+    assert engines(frame(ok_row(), other)).empty, "nor are two machines"
 
 
 # cache against none
 
 
 def test_a_speed_up_is_the_ratio_of_medians_with_its_interval_and_n() -> None:
-    table = cache_speedup(frame(none(50.0, n=6), row(200.0, n=10)))
+    table = cache_speedup(frame(none(50.0, n=6), ok_row(200.0, n=10)))
     assert len(table) == 1
     only = table.iloc[0]
     assert (only["none_tok_per_s"], only["tok_per_s"], only["speedup"]) == (50.0, 200.0, 4.0)
@@ -199,13 +168,13 @@ def test_a_speed_up_is_the_ratio_of_medians_with_its_interval_and_n() -> None:
 
 
 def test_each_cache_is_paired_with_none() -> None:
-    table = cache_speedup(frame(none(), row(100.0), row(200.0, cache="static")))
+    table = cache_speedup(frame(none(), ok_row(100.0), ok_row(200.0, cache="static")))
     assert list(table["cache"]) == ["rolling", "static"]
     assert list(table["speedup"]) == [2.0, 4.0]
 
 
 def test_no_pair_without_both_sides() -> None:
-    assert cache_speedup(frame(row(), row(cache="static"))).empty
+    assert cache_speedup(frame(ok_row(), ok_row(cache="static"))).empty
     assert cache_speedup(frame(none())).empty
 
 
@@ -228,36 +197,36 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("key", DIFFERENT)
 def test_a_pair_agrees_in_everything_else(key: str) -> None:
-    assert len(cache_speedup(frame(none(), row()))) == 1
-    assert cache_speedup(frame(none(), row(**{key: DIFFERENT[key]}))).empty
-    both = frame(none(), row(), none(**{key: DIFFERENT[key]}), row(**{key: DIFFERENT[key]}))
+    assert len(cache_speedup(frame(none(), ok_row()))) == 1
+    assert cache_speedup(frame(none(), ok_row(**{key: DIFFERENT[key]}))).empty
+    both = frame(none(), ok_row(), none(**{key: DIFFERENT[key]}), ok_row(**{key: DIFFERENT[key]}))
     assert len(cache_speedup(both)) == 2
 
 
 @pytest.mark.parametrize("key", ["round", "cell", "sweep", "stable", "overrides"])
 def test_a_pair_may_differ_in_how_it_was_made(key: str) -> None:
     other = {"round": 2, "cell": "d", "sweep": "t", "stable": "false", "overrides": "x=1"}
-    assert len(cache_speedup(frame(none(), row(**{key: other[key]})))) == 1
+    assert len(cache_speedup(frame(none(), ok_row(**{key: other[key]})))) == 1
 
 
 @pytest.mark.parametrize("outcome", ["skipped", "failed", "oom", "mismatch", "interrupted"])
 def test_what_is_not_ok_is_a_row_and_never_a_side(outcome: str) -> None:
-    table = frame(none(), row(outcome=outcome, reason="because"))
+    table = frame(none(), ok_row(outcome=outcome, reason="because"))
     assert sorted(table["outcome"]) == sorted(["ok", outcome])
     assert cache_speedup(table).empty
     bare = frame(none(), {"cell": "c", "outcome": outcome, "cache": "rolling", "batch": 1})
     assert len(bare) == 2
     assert cache_speedup(bare).empty
-    assert device_comparison(frame(row(), cuda(500.0, outcome=outcome))).empty
+    assert device_comparison(frame(ok_row(), cuda(500.0, outcome=outcome))).empty
 
 
 def test_a_cell_without_repeats_is_no_side() -> None:
-    assert cache_speedup(frame(none(), row(rates="[]"))).empty
+    assert cache_speedup(frame(none(), ok_row(rates="[]"))).empty
 
 
 def test_rounds_are_pooled_and_n_says_so() -> None:
     rounds = [none(40.0, round=1, n=5), none(60.0, round=2, n=6), none(50.0, round=3, n=7)]
-    others = [row(100.0, round=r, n=5) for r in (1, 2, 3)]
+    others = [ok_row(100.0, round=r, n=5) for r in (1, 2, 3)]
     table = cache_speedup(frame(*rounds, *others))
     assert len(table) == 1
     only = table.iloc[0]
@@ -272,7 +241,7 @@ def test_rounds_of_one_sweep_are_shared_and_of_two_are_not() -> None:
     weather = [100.0, 60.0, 110.0, 80.0, 95.0, 70.0]
     slow, fast = (
         [side(rate * share, round=n, n=1, cell=f"{share}-{n}") for n, rate in enumerate(weather)]
-        for side, share in ((none, 0.5), (row, 1.0))
+        for side, share in ((none, 0.5), (ok_row, 1.0))
     )
     shared = cache_speedup(frame(*slow, *fast[::-1])).iloc[0]
     assert [shared["low"], shared["high"]] == pytest.approx([2.0, 2.0])
@@ -283,13 +252,13 @@ def test_rounds_of_one_sweep_are_shared_and_of_two_are_not() -> None:
 
 def test_duplicates_are_pooled_never_averaged() -> None:
     twice = [none(10.0, n=5), none(100.0, n=6)]
-    only = cache_speedup(frame(*twice, row(100.0))).iloc[0]
+    only = cache_speedup(frame(*twice, ok_row(100.0))).iloc[0]
     assert only["none_tok_per_s"] == 100.0  # the median of 11 values; the mean would be 55
     assert only["n_none"] == 11
 
 
 def test_few_repeats_are_unclear() -> None:
-    only = cache_speedup(frame(none(n=4), row(1000.0))).iloc[0]
+    only = cache_speedup(frame(none(n=4), ok_row(1000.0))).iloc[0]
     assert only["verdict"] == "unclear"
     assert only["speedup"] == 20.0
     assert pd.isna(only["low"])
@@ -300,7 +269,7 @@ QUIET = {"others_cpu_share": 0.02, "noise": "quiet"}
 
 def test_few_repeats_on_a_quiet_machine_and_far_apart_are_judged() -> None:
     def verdict(**changes: Any) -> str:
-        pair = frame(none(100.0, n=3, **QUIET), row(1000.0, n=4, **QUIET | changes))
+        pair = frame(none(100.0, n=3, **QUIET), ok_row(1000.0, n=4, **QUIET | changes))
         return str(cache_speedup(pair).iloc[0]["verdict"])
 
     assert verdict() == "faster"
@@ -313,7 +282,7 @@ def test_few_repeats_on_a_quiet_machine_and_far_apart_are_judged() -> None:
 
 def test_two_sweeps_that_disagree_show_their_spread() -> None:
     twice = [none(90.0, n=1, sweep="s"), none(110.0, n=1, sweep="t")]
-    cells_of_both = frame(*twice, row(300.0))
+    cells_of_both = frame(*twice, ok_row(300.0))
     only = cache_speedup(cells_of_both).iloc[0]
     assert only["none_tok_per_s"] == pytest.approx(99.0)  # the rate of the median time
     assert (only["none_lowest"], only["none_highest"], only["n_none"]) == (90.0, 110.0, 2)
@@ -323,20 +292,20 @@ def test_two_sweeps_that_disagree_show_their_spread() -> None:
     assert "| none tok/s | none range | tok/s | range | speedup | verdict |" in shown.getvalue()
     assert "| 99.0 | 90.0–110 | 300 | 300–300 | 3.03 | unclear | 2 | 10 |" in shown.getvalue()
     sure = io.StringIO()
-    render.show(bench_tables(frame(none(), row()))[1], "md", sure)
+    render.show(bench_tables(frame(none(), ok_row()))[1], "md", sure)
     assert "range" not in sure.getvalue()  # the interval of the speed-up says it
 
 
 def test_drift_of_the_machine_widens_a_single_round() -> None:
-    calm = cache_speedup(frame(none(50.0), row(54.0))).iloc[0]
+    calm = cache_speedup(frame(none(50.0), ok_row(54.0))).iloc[0]
     assert calm["verdict"] == "faster"
-    drifted = cache_speedup(frame(none(50.0), row(54.0, reference_ms=55.0))).iloc[0]
+    drifted = cache_speedup(frame(none(50.0), ok_row(54.0, reference_ms=55.0))).iloc[0]
     assert drifted["verdict"] == "unclear"
     assert drifted["low"] == pytest.approx(1.08 / 1.1)
 
 
 def test_without_a_yardstick_a_pair_is_still_a_pair() -> None:
-    table = cache_speedup(frame(none(reference_ms=""), row(reference_ms="")))
+    table = cache_speedup(frame(none(reference_ms=""), ok_row(reference_ms="")))
     assert list(table["speedup"]) == [2.0]
 
 
@@ -344,7 +313,7 @@ def test_without_a_yardstick_a_pair_is_still_a_pair() -> None:
 
 
 def test_a_gpu_is_compared_with_a_cpu_whatever_its_yardstick() -> None:
-    table = device_comparison(frame(row(100.0), cuda(500.0)))
+    table = device_comparison(frame(ok_row(100.0), cuda(500.0)))
     assert len(table) == 1
     only = table.iloc[0]
     assert (only["device"], only["cpu_tok_per_s"], only["tok_per_s"]) == ("cuda", 100.0, 500.0)
@@ -357,20 +326,22 @@ def test_a_gpu_is_compared_with_a_cpu_whatever_its_yardstick() -> None:
     [(500.0, 10, "cuda"), (20.0, 10, "cpu"), (101.0, 10, "neither"), (500.0, 4, "unclear")],
 )
 def test_which_device_wins(rate: float, n: int, wins: str) -> None:
-    rounds = [side for r in (1, 2) for side in (row(100.0, round=r), cuda(rate, n=n // 2, round=r))]
+    rounds = [
+        side for r in (1, 2) for side in (ok_row(100.0, round=r), cuda(rate, n=n // 2, round=r))
+    ]
     assert list(device_comparison(frame(*rounds))["wins"]) == [wins]
 
 
 @pytest.mark.parametrize("key", ["weights", "prompt", "batch", "new_tokens", "cache", "precision"])
 def test_devices_are_compared_on_the_same_cell(key: str) -> None:
     different = DIFFERENT | {"cache": "static"}
-    assert device_comparison(frame(row(), cuda(500.0, **{key: different[key]}))).empty
+    assert device_comparison(frame(ok_row(), cuda(500.0, **{key: different[key]}))).empty
 
 
 @pytest.mark.parametrize("key", ["machine", "threads", "torch"])
 def test_a_side_on_two_machines_is_no_side(key: str) -> None:
     other = {"machine": "another x2", "threads": 8, "torch": "2.14"}[key]
-    assert device_comparison(frame(row(), row(**{key: other}), cuda(500.0))).empty
+    assert device_comparison(frame(ok_row(), ok_row(**{key: other}), cuda(500.0))).empty
 
 
 def series(cpu: list[float], gpu: list[float], **changes: Any) -> list[dict[str, Any]]:
@@ -380,7 +351,7 @@ def series(cpu: list[float], gpu: list[float], **changes: Any) -> list[dict[str,
         for n, (a, b) in enumerate(zip(cpu, gpu, strict=True))
         for r in (1, 2)
         for side in (
-            row(a, batch=4**n, round=r, **changes),
+            ok_row(a, batch=4**n, round=r, **changes),
             cuda(b, batch=4**n, round=r, **changes),
         )
     ]
@@ -420,7 +391,7 @@ def test_every_series_has_a_crossover_of_its_own() -> None:
 
 
 def test_no_devices_no_crossover() -> None:
-    assert crossovers(device_comparison(frame(row()))) == []
+    assert crossovers(device_comparison(frame(ok_row()))) == []
 
 
 # order, types, files
@@ -428,19 +399,23 @@ def test_no_devices_no_crossover() -> None:
 
 def test_m8_numbers_sort_as_numbers() -> None:
     table = frame(
-        *(row(cell=f"{b}-{n}", batch=b, new_tokens=n) for b in (16, 1, 4) for n in (1024, 64, 256))
+        *(
+            ok_row(cell=f"{b}-{n}", batch=b, new_tokens=n)
+            for b in (16, 1, 4)
+            for n in (1024, 64, 256)
+        )
     )
     assert list(table["batch"]) == [1] * 3 + [4] * 3 + [16] * 3
     assert list(table["new_tokens"]) == [64, 256, 1024] * 3
     assert str(table["batch"].dtype) == "Int64"
     pairs = cache_speedup(
-        frame(*(s for b in (16, 4, 1, 64) for s in (none(batch=b), row(batch=b))))
+        frame(*(s for b in (16, 4, 1, 64) for s in (none(batch=b), ok_row(batch=b))))
     )
     assert list(pairs["batch"]) == [1, 4, 16, 64]
 
 
 def test_devices_and_caches_sort_from_slow_to_fast() -> None:
-    table = frame(row(cache="static"), cuda(1.0), row(device="mps"), row(), none())
+    table = frame(ok_row(cache="static"), cuda(1.0), ok_row(device="mps"), ok_row(), none())
     assert list(zip(table["device"], table["cache"], strict=True)) == [
         ("cpu", "none"),
         ("cpu", "rolling"),
@@ -451,7 +426,7 @@ def test_devices_and_caches_sort_from_slow_to_fast() -> None:
 
 
 def test_m9_the_baseline_survives_a_file(tmp_path: Path) -> None:
-    table = frame(none(), row(), row(cache="static", outcome="failed", reason="a, b\n'c'"))
+    table = frame(none(), ok_row(), ok_row(cache="static", outcome="failed", reason="a, b\n'c'"))
     path = tmp_path / "cells.csv"
     path.write_text(render.to_csv(table), encoding="utf-8")
     again = read_csv(path)
@@ -462,12 +437,12 @@ def test_m9_the_baseline_survives_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["none", "None", "null", "NA", "nan", "1.0", "007"])
 def test_m9_a_word_stays_a_word(word: str) -> None:
-    (again,) = frame(row(cache=word, model=word, cell=word)).to_dict("records")
+    (again,) = frame(ok_row(cache=word, model=word, cell=word)).to_dict("records")
     assert (again["cache"], again["model"], again["cell"]) == (word, word, word)
 
 
 def test_m9_the_file_a_sweep_writes_can_be_read_again(tmp_path: Path) -> None:
-    table = frame(none(), row(), none(batch=16), row(batch=16))
+    table = frame(none(), ok_row(), none(batch=16), ok_row(batch=16))
     render.write(tmp_path, bench_tables(table), table)
     pd.testing.assert_frame_equal(read_csv(tmp_path / "cells.csv"), table)
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -478,7 +453,7 @@ def test_m9_the_file_a_sweep_writes_can_be_read_again(tmp_path: Path) -> None:
 
 
 def test_no_cells_at_all() -> None:
-    empty = frame(row()).iloc[:0]
+    empty = frame(ok_row()).iloc[:0]
     assert cache_speedup(empty).empty
     assert device_comparison(empty).empty
     for table in bench_tables(empty):
@@ -488,7 +463,7 @@ def test_no_cells_at_all() -> None:
 
 @pytest.mark.parametrize("text", ["a [/b] c", "[bold]x", "a|b", "[1, 2]", "ü\u2028"])
 def test_a_reason_is_shown_as_it_is(text: str) -> None:
-    table = bench_tables(frame(row(), row(cell="d", outcome="failed", reason=text)))[0]
+    table = bench_tables(frame(ok_row(), ok_row(cell="d", outcome="failed", reason=text)))[0]
     for form in ("rich", "md", "csv", "json"):
         out = io.StringIO()
         render.show(table, form, out)

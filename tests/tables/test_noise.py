@@ -12,8 +12,8 @@ from runners.harness.report import render
 from runners.harness.tables import noise
 from runners.harness.tables.bench import bench_tables
 from runners.harness.tables.noise import QUIET, together
+from tests.tables.rows import ok_row as cells_row
 from tests.tables.test_frames import frame, none
-from tests.tables.test_frames import row as cells_row
 
 
 def cell(
