@@ -1,5 +1,6 @@
-"""What can be wrong with the sqlite file of a local store: its schema, and where it says that
-artifacts are. Found and mended without MLflow, which cannot open such a file, or changes it.
+"""Problems in the sqlite file of a local store: its schema, and where it says that artifacts are.
+
+They are found and mended without MLflow, which cannot open such a file, or would change it.
 """
 
 from functools import partial
@@ -16,15 +17,15 @@ from runners.harness.store.runs import local_path
 
 class _Lost(NamedTuple):
     root: Path
-    """Where the artifacts were, all of them."""
+    """The folder in which all artifacts were."""
     right: str
-    """The URI of where they are."""
+    """The URI of the place where they are now."""
     table: str
     key: str
 
 
 def schema(path: Path) -> Finding | None:
-    """What keeps the installed MLflow from opening the file, if anything does."""
+    """What keeps the installed MLflow from opening the file; None if nothing does."""
     found = local_store.obstacle(path)
     if found and found.unfinished and not unwritable(path.parent):
         with FileLock(path.parent / "mlflow.lock"):  # unless it is being made just now
@@ -45,7 +46,9 @@ def _remove(path: Path) -> str:
 
 
 def locations(path: Path) -> list[Finding]:
-    """Artifact locations from when the folder had another name: one finding a name."""
+    """Artifact locations that were right before the results folder was moved; one finding per old
+    place.
+    """
     lost, found = _lost(path), []
     for root in sorted({one.root for one in lost}):
         rows = [one for one in lost if one.root == root]
@@ -72,8 +75,11 @@ def _lost(path: Path) -> list[_Lost]:
 
 
 def _looked_up(here: Path, table: str, key: str, uri: str) -> _Lost | None:
-    """ROOT/KIND of an experiment and ROOT/KIND/RUN/artifacts of a run, if ROOT is not there, or is
-    where this folder was copied from.
+    """The new place of an artifact location, if it was lost in a move or a copy of the results
+    folder.
+
+    An experiment's location is ROOT/KIND and a run's is ROOT/KIND/RUN/artifacts. It is lost if ROOT
+    is not there any more, or if ROOT is the folder that this one was copied from.
     """
     old, depth = local_path(uri), 1 if table == "experiments" else 3
     if old is None or len(old.parts) <= depth:

@@ -1,5 +1,6 @@
-"""What never got to MLflow, or only by half, gets there from disk: with the times and the code of
-its measurement, not those of the delivery.
+"""Delivers to MLflow what never reached it, or only half of it.
+
+The runs get the times and the code of the measurement, not those of the delivery.
 """
 
 import json
@@ -16,7 +17,7 @@ from runners.harness.store.tracking import Store
 
 
 def interrupt(cell: Cell) -> None:
-    """Let a cell whose process is gone come to its end."""
+    """Mark a cell whose process is gone as interrupted."""
     old = cell.record
     reason = f"its process ({old.pid} on {old.host}) was gone; the doctor ended it"
     ended = replace(old, outcome="interrupted", reason=reason, ended=cell.ended)
@@ -27,7 +28,7 @@ def interrupt(cell: Cell) -> None:
 
 
 def deliver(store: Store, runs: Runs, cell: Cell) -> None:
-    """Deliver an ended cell, into the run that was left open for it if there is one."""
+    """Deliver an ended cell to MLflow, into the run that was left open for it if there is one."""
     opened = next((run for run in runs.by_cell.get(cell.key, []) if run.open), None)
     run_id = opened.identity if opened else ""
     data = RunData.of_cell(cell.folder).with_code_of([cell.folder])
@@ -48,7 +49,7 @@ def deliver(store: Store, runs: Runs, cell: Cell) -> None:
 
 
 def put_back(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) -> None:
-    """Make a sweep's run anew."""
+    """Make the MLflow run of a sweep again."""
     data = RunData.of_sweep(sweep).with_code_of(cell.folder for cell in result.cells)
     result.sweep = store.begin_sweep(sweep, data)
     own = {"sweep": result.identity, "top": "true"}
@@ -58,7 +59,7 @@ def put_back(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord)
 
 
 def adopt(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) -> None:
-    """Let the run that ``sweep`` names be the parent of its cells, on disk and in MLflow."""
+    """Make the run that ``sweep`` names the parent of the sweep's cells, on disk and in MLflow."""
     result.sweep = sweep
     sweep.save(result.path)
     for run in runs.by_sweep.get(result.identity, []):
@@ -67,14 +68,17 @@ def adopt(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) ->
 
 
 def outcome(result: ResultFolder, sweep: SweepRecord) -> str:
-    """What a sweep came to whose process is gone."""
+    """The outcome of a sweep whose process is gone."""
     found = {cell.record.outcome for cell in result.cells}
     stopped = {"running", "interrupted"} & found or len(result.cells) < sweep.cells
     return "interrupted" if stopped else sweep_outcome(result.path)
 
 
 def end(store: Store, result: ResultFolder, sweep: SweepRecord, *, anew: bool = True) -> None:
-    """End a sweep's run, with the tables of a benchmark: made ``anew``, or those that are there."""
+    """End the run of a sweep.
+
+    The tables of a benchmark are attached: made again if ``anew``, otherwise those that are there.
+    """
     tables = result.path / "tables"
     benchmark = sweep.kind == "bench" and not sweep.rerun_of
     if benchmark and result.cells and (anew or not tables.is_dir()):
@@ -85,7 +89,7 @@ def end(store: Store, result: ResultFolder, sweep: SweepRecord, *, anew: bool = 
 
 
 def _steps(folder: Path) -> list[dict[str, Any]]:
-    """What a training run kept of every step; a last line that is cut short is left out."""
+    """The figures of every step that a training run wrote; an incomplete last line is left out."""
     try:
         lines = (folder / STEPS).read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
@@ -94,7 +98,7 @@ def _steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def _missing(store: Store, run_id: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those figures that the run does not have."""
+    """The figures of ``rows`` that the MLflow run lacks."""
     there = {
         (name, metric.step)
         for name in {name for row in rows for name in row} - {"step"}

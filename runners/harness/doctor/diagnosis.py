@@ -1,4 +1,4 @@
-"""What is wrong with one sweep or lone cell: on disk, and between its folder and MLflow."""
+"""What is wrong with one sweep or lone cell, on disk and between its folder and MLflow."""
 
 import shlex
 from collections import Counter
@@ -19,20 +19,20 @@ from runners.harness.store.tracking import Store
 
 @dataclass
 class Context:
-    """What is known when a sweep or lone cell is looked at."""
+    """What the checks of a sweep or lone cell need to know beside its folder."""
 
     store: Store
     processes: Processes
     runs: Runs | None
-    """None where the store cannot be looked at."""
+    """The runs in MLflow; None if the store cannot be read."""
     begun_ms: int
-    """When the look at the folders began."""
+    """When reading the folders began, in milliseconds since 1970."""
     elsewhere: Counter[str] = field(default_factory=Counter)
     """How many sweeps and lone cells were tracked in other stores, by URI."""
 
 
 def findings(context: Context, result: ResultFolder) -> Iterator[Finding]:
-    """What is wrong with ``result``, unless it runs."""
+    """Find what is wrong with ``result``; nothing is reported about a process that still runs."""
     if result.record and context.processes.state(result.record) == "alive":
         return
     for folder, why in result.unreadable:
@@ -63,7 +63,7 @@ def findings(context: Context, result: ResultFolder) -> Iterator[Finding]:
 
 
 def _elsewhere(what: str, owner: Owner) -> Finding:
-    """Something that runs on another host, or did."""
+    """A note about something that another host runs, or ran."""
     host = shlex.quote(f"gone={owner.host}")
     cure = f"whether it still runs cannot be told from here; left alone ({host} says it does not)"
     return Finding(f"{what} runs as {owner.pid} on {owner.host}", cure, counts=False)
@@ -88,7 +88,7 @@ def _adopt(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) -
 
 
 def _stopped(context: Context, result: ResultFolder, runs: Runs | None) -> Iterator[Finding]:
-    """Cells that did not come to their end."""
+    """Find cells that never ended."""
     for cell in result.cells:
         state, record = context.processes.state(cell.record), cell.record
         who = f"{record.pid} on {record.host}"
@@ -108,7 +108,7 @@ def _interrupt(store: Store, runs: Runs | None, cell: Cell) -> str:
 
 
 def _not_there(context: Context, runs: Runs, result: ResultFolder, sweep: SweepRecord) -> Finding:
-    """A sweep that the store knows nothing of."""
+    """The finding about a sweep that is missing from the store."""
     lacking = [cell for cell in result.cells if not runs.by_cell.get(cell.key)]
     what = f"{result.name}: its run and {len(lacking)} results are not in MLflow"
     mend = partial(_put_back, context, runs, result, sweep)
@@ -152,7 +152,7 @@ def _undelivered(context: Context, runs: Runs, result: ResultFolder) -> Iterator
 def _delivery(
     context: Context, kind: str, what: str, cure: str, mend: Callable[[], str]
 ) -> Finding:
-    """Something to deliver, unless its experiment was deleted."""
+    """A finding that something has to be delivered; if its experiment was deleted, without a mend."""
     deleted = context.store.deleted(kind)
     return Finding(what, deleted) if deleted else Finding(what, cure, mend)
 
@@ -185,7 +185,9 @@ def _tell(store: Store, untold: list[tuple[Cell, Run]]) -> str:
 
 
 def _runs_on(context: Context, result: ResultFolder) -> bool:
-    """Whether a cell of it may still run, without the process that started the sweep."""
+    """Whether a cell of the sweep may still run although the process that started the sweep is
+    gone.
+    """
     state = context.processes.state
     return any(c.record.running and state(c.record) != "gone" for c in result.cells)
 
@@ -214,7 +216,7 @@ def _end(store: Store, run: Run, result: ResultFolder, sweep: SweepRecord) -> st
 def orphans(
     context: Context, runs: Runs, results: list[ResultFolder], pruned: set[str]
 ) -> Iterator[Finding]:
-    """Runs that were left open and belong to nothing that is on disk, or to nothing any more."""
+    """Find runs that were left open in MLflow and belong to no folder on disk."""
     state = context.processes.state
     known = {result.sweep.run_id for result in results if result.sweep}
     cells = (cell for result in results for cell in result.cells)

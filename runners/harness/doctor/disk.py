@@ -1,7 +1,7 @@
-"""What lies on disk: sweeps and lone cells, what of them can be read, and whose process is gone.
+"""What is on disk: sweeps and lone cells, which of them can be read, and whose process is gone.
 
-Processes are looked at after the folders, and what seemed to run is read once more: of a process
-that was gone by then, what is on disk is the last word.
+The list of processes is made after the folders were read. A cell that seemed to run, and whose
+process is gone by then, is read once more, since it may have ended in between.
 """
 
 import time
@@ -31,18 +31,18 @@ class Finding:
     """Something that is not as it should be."""
 
     what: str
-    """What it is and where, in one line."""
+    """What is wrong and where, in one line."""
     cure: str
-    """What fix=true does; where it cannot do anything, what to do."""
+    """What fix=true does about it; if it can do nothing, what the user can do."""
     mend: Callable[[], str] | None = None
-    """Does it, and returns what was done."""
+    """Mends it, and returns what was done."""
     counts: bool = True
-    """Whether something has to be done; otherwise it is only said."""
+    """Whether something has to be done; a finding that does not count is a note."""
 
 
 @dataclass
 class Cell:
-    """A cell's folder, and what it says."""
+    """A cell's folder and its record."""
 
     folder: Path
     record: CellRecord
@@ -54,12 +54,14 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, int]:
-        """By this the run is known that was made of this result, and not of an earlier one."""
+        """Id and start time in milliseconds, which identify the MLflow run of this very result."""
         return self.identity, int(self.record.started * 1000)
 
     @property
     def ended(self) -> float:
-        """Seconds since 1970; the last change in its folder where it did not come to its end."""
+        """Seconds since 1970; for a cell that never ended, the time of the last change in its
+        folder.
+        """
         return self.record.ended or last_change(self)
 
 
@@ -69,10 +71,10 @@ class ResultFolder:
 
     path: Path
     sweep: SweepRecord | None = None
-    """What its sweep.json says, if it is a sweep's and can be read."""
+    """The record of a sweep; None for a lone cell, and if it cannot be read."""
     cells: list[Cell] = field(default_factory=list)
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
-    """Folders that cannot become rows, and why."""
+    """Folders that cannot become rows of a table, each with the reason."""
 
     @property
     def identity(self) -> str:
@@ -86,32 +88,33 @@ class ResultFolder:
 
     @property
     def record(self) -> Record | None:
-        """What it says of itself; None where that cannot be read."""
+        """The record of the sweep or lone cell; None if it cannot be read."""
         if self.is_sweep:
             return self.sweep
         return self.cells[0].record if self.cells else None
 
     @property
     def name(self) -> str:
-        """What it is called in a line."""
+        """How messages name it."""
         return f"{'sweep' if self.is_sweep else 'cell'} {self.identity}"
 
     @property
     def ended(self) -> float:
-        """When the last of it ended, seconds since 1970."""
+        """When its last cell ended, in seconds since 1970."""
         started = self.record.started if self.record else 0.0
         return max((cell.ended for cell in self.cells), default=started)
 
 
 def last_change(cell: Cell) -> float:
-    """When something in the cell's folder was written last, seconds since 1970."""
+    """When a file in the cell's folder was last written, in seconds since 1970."""
     times = [path.stat().st_mtime for path in cell.folder.rglob("*") if path.is_file()]
     return max([cell.record.started, *times])
 
 
 def scan(folder: Path, gone: str | None = None) -> tuple[list[ResultFolder], Processes]:
-    """The sweeps and lone cells of a results folder, and which processes there were after it;
-    those of host ``gone`` are gone.
+    """Read the sweeps and lone cells of a results folder, and then the list of processes.
+
+    Processes of the host ``gone`` count as gone.
     """
     found = [_sweep(path) for path in _folders(folder / "sweeps")]
     found += [_lone(path) for path in _folders(folder / "cells")]
@@ -124,7 +127,7 @@ def scan(folder: Path, gone: str | None = None) -> tuple[list[ResultFolder], Pro
 
 
 def settled(cell: Cell, processes: Processes) -> bool:
-    """Whether its result is there, and nobody is on the way to MLflow with it."""
+    """Whether the result is complete and no process is still delivering it to MLflow."""
     state = processes.state(cell.record)
     old = cell.ended < time.time() - _DELIVERING_S
     return not cell.record.running and (state == "gone" or (state == "elsewhere" and old))
@@ -171,7 +174,9 @@ def _require(path: Path) -> None:
 
 
 def other_store(store: Store, runs: Runs, result: ResultFolder) -> str:
-    """The URI of the store that a sweep or lone cell was tracked in, if it was not in this one."""
+    """The URI of another store that the sweep or lone cell was tracked in; empty if it was this
+    one.
+    """
     if result.identity in runs.by_sweep:
         return ""
     told = [result.sweep.uri] if result.sweep else []

@@ -1,7 +1,7 @@
-"""Old sweeps and lone cells are removed: their folders, and their runs with all artifacts.
+"""Removes old sweeps and lone cells: their folders, and their runs with all artifacts.
 
-What still runs is never old. Nothing outside the results folder is touched, whatever link or URI
-leads there, and no sweep or cell in whose folder somebody put a file of their own.
+Nothing that still runs counts as old. Nothing outside the results folder is removed, even if a link
+or a URI leads there, and no sweep or cell whose folder holds a file of somebody else.
 """
 
 import shutil
@@ -26,7 +26,7 @@ def old(
     age: str,
     age_s: float,
 ) -> Iterator[tuple[str, Finding]]:
-    """The ids of what ended longer ago than ``age``, each with its finding."""
+    """Find sweeps and lone cells that ended longer ago than ``age``; yields id and finding."""
     away = _away(store)
     for left in sorted(away.iterdir()) if away.is_dir() else ():
         what = f"{left}: it was not removed to its end"
@@ -49,7 +49,7 @@ def old(
 
 
 def _busy(result: ResultFolder, processes: Processes, own: list[Run]) -> bool:
-    """Whether something of it may still run: here, or where it cannot be told from here."""
+    """Whether a part of it may still run, on this host or on one that cannot be asked from here."""
     states = {processes.state(cell.record) for cell in result.cells if cell.record.running}
     whole = processes.state(result.record) if result.record else "gone"
     left_open = whole == "elsewhere" and any(run.open for run in own)
@@ -76,7 +76,7 @@ def _finding(
 
 
 def _not_ours(path: Path, folder: Path) -> str:
-    """Why removing ``path`` would remove something that is not of a run in ``folder``."""
+    """Why ``path`` must not be removed; empty if all of it belongs to runs in ``folder``."""
     if not path.exists() and not path.is_symlink():
         return ""
     if path.is_symlink() or not path.resolve().is_relative_to(folder.resolve()):
@@ -96,7 +96,9 @@ def _own(path: Path, run: Run, store: Store) -> bool:
 
 
 def _away(store: Store) -> Path:
-    """Where a folder is on its way out; half of one could not be told from an unreadable one."""
+    """The folder into which a result is moved before it is removed, so that no half of one stays
+    behind under its name.
+    """
     return store.dir / ".pruned"
 
 

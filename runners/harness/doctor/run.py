@@ -1,8 +1,8 @@
-"""What a crash or a move left behind, found and mended.
+"""The doctor: finds and mends what a crash or a move left behind.
 
-Findings come one by one, and each is mended before the next is looked for, so that what comes later
-builds on it. Disk is read first, then who is alive, then the store: what a process did before it
-ended is in what is read after it.
+Each finding is mended before the next is looked for, so that later ones build on it. The folders
+are read first, then the processes, then the store: whatever a process did before it ended is then
+part of what is read after it.
 """
 
 import os
@@ -27,7 +27,7 @@ from runners.harness.store.tracking import Store, open_store
 
 
 def run(config: DoctorConfig) -> int:
-    """Tell or mend what is wrong; returns how much is left."""
+    """Report what is wrong, and mend it if asked to; returns how many findings are left."""
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     store = open_store(config.tracking)
     if config.prune and store.own_database is None:
@@ -86,7 +86,7 @@ def _summary(done: int, left: int, mendable: int, fix: bool, folder: Path) -> st
 
 
 def findings(store: Store, config: DoctorConfig) -> Iterator[Finding]:
-    """Everything that is not as it should be."""
+    """Find everything that is wrong."""
     begun_ms = int(time.time() * 1000)
     file = store.own_database
     file = file if file and file.is_file() else None

@@ -1,6 +1,6 @@
-"""What has changed between two cells' environment.json, in lines for people.
+"""The differences between two cells' environment.json, as lines for people.
 
-What only disturbs a measurement (load, free memory, the clock now, other processes) is no
+What only disturbs a measurement (load, free memory, the present clock rate, other processes) is no
 difference, and neither is the name of the host.
 """
 
@@ -35,7 +35,7 @@ _HARDWARE = {
     "gpu.sm_mhz_max": "gpu max MHz",
     "gpu.power_limit_w": "gpu power limit W",
 }
-"""What each fact is called, in the order in which they are told."""
+"""The label of each fact, in the order in which they are listed."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Difference:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
-    """All that is not the same, by kind: code, versions, hardware.
+    """All differences by kind: code, versions, hardware.
 
-    A fact that one of the two does not speak of, being older than the question, is left out.
+    A fact that one of the two lacks, because it is older, is left out.
     """
     found = [
         Difference("code", f"code: {line}")
@@ -74,7 +74,7 @@ def _same(label: str, one: str, other: str) -> bool:
 
 
 def _facts(environment: dict[str, Any], settings: set[str]) -> dict[tuple[str, str], str]:
-    """What an environment says, by kind and name."""
+    """The facts of an environment, by kind and label."""
     found: dict[tuple[str, str], str] = {}
     flat = dict(_flat(environment))
     if "gpu" in environment and environment["gpu"] is None:

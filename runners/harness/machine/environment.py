@@ -1,6 +1,6 @@
-"""What machine and which code: recorded with every cell.
+"""The machine and the code, which are recorded with every cell.
 
-What a platform cannot tell is left empty. Nothing here is called inside timed code.
+What a platform does not tell is left empty. Nothing here is called inside timed code.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ PACKAGES = (
 )
 _SOURCES = ("tinygpt", "runners")
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-"""A diff that can be applied, whatever the user likes to look at."""
+"""Options that make a diff applicable, whatever the user's own settings are."""
 _SETTINGS = ("OMP_", "KMP_", "MKL_", "GOMP_", "ATEN_CPU_", "CUDA_VISIBLE_", "PYTORCH_")
-"""How the variables begin that decide how fast torch is."""
+"""Prefixes of the environment variables that affect torch's speed."""
 
 
 @lru_cache(maxsize=1)
 def collect() -> dict[str, Any]:
-    """The machine and its software, as a JSON-like dict: what stays the same in a process."""
+    """The machine and its software as a JSON-like dict: what stays the same during a process."""
     import torch
 
     names = sorted(name for name in os.environ if name.startswith(_SETTINGS))
@@ -59,14 +59,16 @@ def collect() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """The threads that torch has now; each cell sets its own."""
+    """The numbers of threads that torch has now; they are set for each cell."""
     import torch
 
     return {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
 
 
 def state() -> dict[str, Any]:
-    """What is different the next moment, and disturbs; for the start and the end of a cell."""
+    """What changes from moment to moment and disturbs a measurement; recorded at the start and the
+    end of a cell.
+    """
     return {
         "load_average": system.load_average(),
         "memory_available_bytes": system.available_bytes(),
@@ -77,9 +79,10 @@ def state() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def code() -> dict[str, Any]:
-    """Version, git commit, branch, dirty flag and diff of our own code, and a digest of it all.
+    """Version, git commit, branch, dirty flag and diff of our own code, and a digest of all
+    sources.
 
-    Outside a checkout, and without git, the digest is that of the installed sources.
+    Outside a checkout, and without git, there is only the digest of the installed sources.
     """
     found: dict[str, Any] = {"version": __version__} | _git_facts()
     sources = hashlib.sha256()
@@ -90,7 +93,7 @@ def code() -> dict[str, Any]:
 
 
 def reset_peak_memory(device: str) -> None:
-    """Let the peak that ``peak_memory_bytes`` tells start again from here, where that can be."""
+    """Let the peak that ``peak_memory_bytes`` reports start again from here, if that is possible."""
     if device == "cuda":
         import torch
 
@@ -103,7 +106,9 @@ def reset_peak_memory(device: str) -> None:
 
 
 def peak_memory_bytes(device: str) -> int | None:
-    """The most held since ``reset_peak_memory``: on a GPU by torch, else by the process (Linux)."""
+    """The most memory held since ``reset_peak_memory``: torch's on a GPU, the process's otherwise
+    (Linux).
+    """
     if device == "cuda":
         import torch
 
@@ -115,7 +120,9 @@ def peak_memory_bytes(device: str) -> int | None:
 
 
 def _version(package: str) -> str | None:
-    """The installed version; torch's with its build, which metadata may leave out: 2.14.1+cu130."""
+    """The installed version of a package. For torch it includes the build (2.14.1+cu130), which the
+    package's metadata may leave out.
+    """
     if package == "torch":
         import torch
 
@@ -129,9 +136,10 @@ def _version(package: str) -> str | None:
 
 
 def _git_facts() -> dict[str, Any]:
-    """Of one or two calls, since each takes as long as everything else here.
+    """Commit, branch, dirty flag and diff, by one or two calls of git, each of which is slow.
 
-    A file that git does not know is dirt as well: it has a name here, and no diff.
+    A file that git does not track makes the checkout dirty as well; it is named, but not part of
+    the diff.
     """
     status = (ROOT / ".git").exists() and _git(
         *("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"), "--", *_SOURCES

@@ -1,7 +1,7 @@
-"""The GPU that torch uses, as torch and NVML tell of it; None where torch sees none.
+"""The GPU that torch uses, as described by torch and NVML; None if torch has none.
 
-NVML numbers all GPUs of the machine, torch those that it may see, in an order of its own
-(CUDA_VISIBLE_DEVICES): they are matched by UUID, else by PCI address.
+NVML numbers all GPUs of the machine, torch only those that it may use, in another order
+(CUDA_VISIBLE_DEVICES). They are matched by UUID, or else by PCI address.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def facts() -> dict[str, Any] | None:
-    """What stays as it is; NVML's part is None where its library is missing or does not say."""
+    """Facts that do not change. NVML's part is None without its library, or without an answer."""
     seen = _seen()
     if seen is None:
         return None
@@ -31,7 +31,7 @@ def facts() -> dict[str, Any] | None:
 
 
 def state() -> dict[str, Any] | None:
-    """What is different the next moment."""
+    """Facts that change from moment to moment."""
     seen = _seen()
     if seen is None:
         return None
@@ -48,7 +48,7 @@ def state() -> dict[str, Any] | None:
 
 
 def _others() -> list[dict[str, int | None]] | None:
-    """The other processes on the GPU, with the bytes that each holds where that is told."""
+    """The other processes on the GPU, with the bytes that each holds, if that is known."""
     kinds = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
     answers = [_ask(kind) for kind in kinds]
     if answers == [None, None]:
@@ -105,7 +105,7 @@ def _uuid(properties: Any) -> str | None:
 
 @lru_cache(maxsize=1)
 def _nvml() -> Any:
-    """The module, ready to be asked; None without NVIDIA's driver."""
+    """The NVML module, initialised; None without NVIDIA's driver."""
     try:
         import pynvml
     except ImportError:
@@ -126,7 +126,7 @@ def _driver() -> str | None:
 
 
 def _ask(question: str, *constants: str) -> Any:
-    """NVML's answer about the GPU; None where the card, the driver or the binding has none."""
+    """NVML's answer about the GPU; None if the card, the driver or the Python binding has none."""
     nvml, seen = _nvml(), _seen()
     if nvml is None or seen is None or seen[1] is None:
         return None

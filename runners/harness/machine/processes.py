@@ -1,4 +1,4 @@
-"""Who runs something, and whether that process still runs."""
+"""The process that runs something, and whether it still runs."""
 
 import os
 import platform
@@ -12,12 +12,12 @@ State = Literal["alive", "gone", "elsewhere"]
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A process, as it is known after it is gone, on this host and on others."""
+    """A process, described so that it can be recognised later, also from another host."""
 
     host: str
     pid: int
     process_started: float
-    """Seconds since 1970; a process id is given out again, a start time with it is not."""
+    """Seconds since 1970. A process id is used again later, but not with the same start time."""
 
     @classmethod
     def here(cls) -> Self:
@@ -27,14 +27,16 @@ class Owner:
 
 
 class Processes:
-    """The processes of this host, as of when this is made; those of host ``gone`` are gone."""
+    """The processes of this host at the moment when this is made. Those of host ``gone`` count as
+    gone.
+    """
 
     def __init__(self, gone: str | None = None) -> None:
         self.host, self._gone = platform.node(), gone
         self._pids = set(psutil.pids())
 
     def state(self, owner: Owner) -> State:
-        """Whether ``owner`` is alive; ``elsewhere`` where that cannot be told from this host."""
+        """Whether ``owner`` still runs; ``elsewhere`` if this host cannot tell."""
         if owner.host != self.host:
             return "gone" if owner.host == self._gone else "elsewhere"
         if owner.pid not in self._pids and not psutil.pid_exists(owner.pid):

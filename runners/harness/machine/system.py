@@ -1,6 +1,7 @@
-"""What the machine is, and what of it this process may use: its affinity and control groups.
+"""The machine's processor and memory, and what this process may use of them.
 
-What a platform cannot tell is None: macOS and Windows have neither /proc nor control groups.
+Affinity and control groups limit that. What a platform cannot tell is None: macOS and Windows have
+neither /proc nor control groups.
 """
 
 import os
@@ -16,16 +17,18 @@ import psutil
 T = TypeVar("T")
 
 SYSTEM = Path("/")
-"""Where proc/ and sys/ are."""
+"""The folder in which proc/ and sys/ are."""
 _CPU0 = "sys/devices/system/cpu/cpu0/cpufreq"
 _SHORTEST_S = 0.5
-"""Of a span in which the cores' time is told well enough: they count in hundredths of a second."""
+"""The shortest span for which the cores' time is known well enough: it is counted in hundredths of
+a second.
+"""
 _UNLIMITED = 2**60
-"""Version 1 of the control groups says "no limit" by a limit beyond this."""
+"""Version 1 of the control groups says "no limit" by a limit above this."""
 
 
 def cpu() -> dict[str, Any]:
-    """The processor, and the share of it that is ours."""
+    """The processor, and the share of it that this process may use."""
     return {
         "model": _cpu_model(),
         "cores": psutil.cpu_count(logical=False),
@@ -39,7 +42,7 @@ def cpu() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Sizes that stay; ``available_bytes`` is what does not."""
+    """Sizes that do not change; ``available_bytes`` is the one that does."""
     return {
         "memory_bytes": psutil.virtual_memory().total,
         "memory_limit_bytes": min((limit for limit, _ in _memory_limits()), default=None),
@@ -48,14 +51,14 @@ def memory() -> dict[str, Any]:
 
 
 def affinity() -> list[int] | None:
-    """The logical CPUs that this process may run on; macOS does not bind a process to any."""
+    """The logical CPUs that this process may run on; unknown on macOS."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return told(lambda: sorted(psutil.Process().cpu_affinity() or []) or None)
 
 
 def cpu_quota() -> float | None:
-    """Cores' worth of time that the control groups allow; the tightest counts."""
+    """The cores' worth of time that the control groups allow; the tightest limit counts."""
     quotas = []
     for folder in _groups("cpu"):
         words = (read(f"{folder}/cpu.max") or "").split()
@@ -80,29 +83,31 @@ def available_bytes() -> int:
 
 
 def mhz() -> float | None:
-    """The clock of the first processor now."""
+    """The clock rate of the first processor now."""
     return _mhz("scaling_cur_freq", "current")
 
 
 def load_average() -> list[float] | None:
-    """Runnable processes over the last 1, 5 and 15 minutes, where the platform counts them."""
+    """Means of the number of runnable processes over the last 1, 5 and 15 minutes, if they are
+    counted.
+    """
     return told(lambda: list(os.getloadavg()))
 
 
 class CpuTime(NamedTuple):
-    """What the cores that this process may use have done by now, in seconds."""
+    """The time that the cores available to this process have worked so far, in seconds."""
 
     at: float
-    """By the clock."""
+    """Time by the clock."""
     cores: int
     busy: float
-    """Of all processes together; what a hypervisor takes for other machines counts as well."""
+    """Time of all processes together, including what a hypervisor gave to other machines."""
     own: float
-    """Of this process."""
+    """Time of this process."""
 
 
 def cpu_time() -> CpuTime | None:
-    """The time that the cores have spent, to be told apart by ``others_share``."""
+    """The time that the cores have worked so far; ``others_share`` compares two of these."""
     return told(_cpu_time)
 
 
@@ -115,8 +120,9 @@ def _cpu_time() -> CpuTime:
 
 
 def others_share(start: CpuTime | None, end: CpuTime | None) -> float | None:
-    """The share of the cores' time that other processes took between two moments; None where the
-    platform does not tell, and for a span too short to tell.
+    """The share of the cores' time that other processes took between two moments.
+
+    None if the platform does not tell, and for a span that is too short.
     """
     if start is None or end is None or end.at - start.at < _SHORTEST_S:
         return None
@@ -125,7 +131,7 @@ def others_share(start: CpuTime | None, end: CpuTime | None) -> float | None:
 
 
 def read(path: str) -> str | None:
-    """A file of the system's, by its path below the root."""
+    """The text of a system file, given by its path below the root; None if it cannot be read."""
     try:
         return (SYSTEM / path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -133,7 +139,9 @@ def read(path: str) -> str | None:
 
 
 def told(question: Callable[[], T]) -> T | None:
-    """The answer, or None where this platform has none: there are many ways of not having it."""
+    """The answer of ``ask``, or None if this platform has none, which shows in many kinds of
+    errors.
+    """
     try:
         return question()
     except Exception:
@@ -141,9 +149,11 @@ def told(question: Callable[[], T]) -> T | None:
 
 
 def _groups(controller: str) -> Iterator[PurePosixPath]:
-    """The folders of this process's control groups and of all around them, of either version.
+    """The folders of this process's control groups and of all groups around them, of either
+    version.
 
-    Where a container sees its groups under other names than the machine, the root is its own.
+    A container may see its groups under other names than the machine; then the root is its own
+    group.
     """
     for line in (read("proc/self/cgroup") or "").splitlines():
         _, controllers, inside = line.split(":", 2)
@@ -155,9 +165,10 @@ def _groups(controller: str) -> Iterator[PurePosixPath]:
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    """Bytes allowed and bytes in use, of each control group with a limit.
+    """Bytes allowed and bytes in use of each control group with a limit.
 
-    Pages of files that were read a while ago are not in use: they go when memory is wanted.
+    Cached pages of files that were not read lately do not count as in use: they are given up when
+    memory is needed.
     """
     for folder in _groups("memory"):
         limit = read(f"{folder}/memory.max") or read(f"{folder}/memory.limit_in_bytes") or ""
@@ -194,7 +205,7 @@ def _cpu_model() -> str | None:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The fields of the first processor; those of hundreds more take time to write."""
+    """The fields of the first processor only; reading those of hundreds takes long."""
     fields = {}
     try:
         with (SYSTEM / "proc/cpuinfo").open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""The run that is run again: its stored config, and what it came to."""
+"""The run that is to be run again: its stored config, and its result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -20,9 +20,9 @@ from runners.harness.store.records import CELL, CellRecord, UnreadableRecordErro
 from runners.harness.store.tracking import TrackingError
 
 _TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
-"""The part of a config that only one kind has."""
+"""A part of the config that only runs of this kind have."""
 _ABOUT_A_COMMAND = ("tracking", "hydra", "resume", "plan")
-"""Parts of a config that say nothing about a run."""
+"""Parts of a config that belong to the command and not to the run."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Original:
     """A finished run, or a config.yaml alone."""
 
     cell: str
-    """Its id; the path of a config that has no result beside it."""
+    """Its id; or the path of the config, if there is no result beside it."""
     kind: str
     config: dict[str, Any]
-    """Resolved, as stored."""
+    """The resolved config, as it was stored."""
     path: Callable[[str], Path] = field(repr=False)
-    """Where one of its files can be read; raises OSError or TrackingError."""
+    """Gives the path from which a file of the run can be read. Raises OSError or TrackingError."""
     record: CellRecord | None
-    """What it came to; None where there is no result."""
+    """Its result; None if there is none."""
 
     @property
     def tags(self) -> dict[str, str]:
-        """Facts that are no figures."""
+        """Facts about the run that are not figures."""
         return self.record.tags if self.record else {}
 
     @property
@@ -51,7 +51,7 @@ class Original:
 
     @property
     def overrides(self) -> list[str] | None:
-        """The words it was made with; None where they are not to be had."""
+        """The words of the command that made it; None if they cannot be read."""
         try:
             found = yaml.safe_load(self._text("overrides.yaml", "null"))
         except yaml.YAMLError:
@@ -60,7 +60,7 @@ class Original:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What it ran on; empty where it never came to that."""
+        """Machine and code that it ran on; empty if that was never written or cannot be read."""
         try:
             return read_json(self.path("environment.json"))
         except TrackingError:
@@ -68,7 +68,7 @@ class Original:
 
     @property
     def generations(self) -> list[dict[str, Any]]:
-        """Its rows, with ``new_ids`` each; empty where they are not to be had, or half of them."""
+        """Its rows, each with ``new_ids``; empty if they cannot be read."""
         try:
             return read_rows(self._text("generations.jsonl", ""))
         except ValueError:
@@ -82,7 +82,7 @@ class Original:
 
 
 def from_store(stored: StoredCell) -> Original:
-    """A run by its id; TrackingError, with the cure, where its files are not to be had."""
+    """The run of a stored cell. Raises TrackingError, with the cure, if it cannot be read."""
     try:
         config = yaml.safe_load(stored.path("config.yaml").read_text(encoding="utf-8"))
         record = CellRecord.load(stored.path(CELL).parent)
@@ -96,7 +96,7 @@ def from_store(stored: StoredCell) -> Original:
 
 
 def from_file(name: str) -> Original:
-    """A config.yaml from anywhere, with the result beside it where there is one."""
+    """The run of a config.yaml anywhere on disk, with the result beside it if there is one."""
     path = absolute(name)
     try:
         config = yaml.safe_load(read_utf8("config", name, "give a run's config.yaml"))
@@ -124,23 +124,23 @@ def from_file(name: str) -> Original:
 
 @dataclass(frozen=True)
 class ChangedConfig:
-    """What is to be run: the stored config, changed by the words of a rerun."""
+    """The config to run: the stored one, changed by the words of the rerun command."""
 
     config: Any
-    """Typed."""
+    """The typed config."""
     changed: dict[str, tuple[Any, Any]]
-    """Old and new value of each dotted key that the words changed."""
+    """Old and new value of each key that the words changed, by its dotted name."""
     filled: dict[str, Any]
-    """Today's default of each dotted key that the stored config, being older, does not have."""
+    """Today's default of each key that an older stored config lacks, by its dotted name."""
     choices: dict[str, str]
 
 
 def changed_config(
     original: Original, words: Sequence[str], tracking: TrackingConfig, schema: type
 ) -> ChangedConfig:
-    """The stored config, changed by ``words``, its results going to ``tracking``.
+    """Change the stored config by ``words``, and let its results go to ``tracking``.
 
-    A prompt that came from a file is read from the run's own copy of it.
+    A prompt that came from a file is read from the run's own copy of that file.
     """
     _require_parts(original.config, schema)
     values = to_dict(from_dict(original.config, schema))
@@ -174,7 +174,7 @@ def changed_config(
 
 
 def _require_parts(values: dict[str, Any], schema: type) -> None:
-    """UsageError for a plain value in the place of a part of the config."""
+    """Raise UsageError if a part of the config is a plain value."""
     for part in fields(schema):
         found = values.get(part.name, {})
         if part.default_factory is not MISSING and not isinstance(found, dict):

@@ -1,7 +1,7 @@
-"""Running stored configs again: what has changed since, the same run, and the verdict on it.
+"""Runs stored configs again: says what has changed since, runs them, and judges the results.
 
-The stored config is taken as it is, never composed anew; today's presets are only looked at to say
-what they would have made of the same command.
+The stored config is taken as it is and not composed again. Today's presets are only used to say
+what they would make of the same command now.
 """
 
 import secrets
@@ -55,7 +55,9 @@ class Job:
 
 
 def rerun(config: RerunConfig, words: Sequence[str]) -> list[Finished]:
-    """Run again what ``config`` names, changed by ``words``; UsageError before anything ran."""
+    """Run again what ``config`` names, changed by ``words``. Raises UsageError before anything
+    runs.
+    """
     with before_anything_runs():
         top, olds = _originals(config)
         jobs = [_prepare(old, words, config) for old in olds]
@@ -110,7 +112,7 @@ def _prepare(old: Original, words: Sequence[str], config: RerunConfig) -> Job:
 
 
 def _tell(top: SweepRef | None, jobs: list[Job]) -> None:
-    """What is run again, and what has changed since; what all cells share is said once."""
+    """Print what is run again and what has changed since; what all cells share is printed once."""
     name = jobs[0].old.cell if len(jobs) == 1 or top is None else f"sweep {top.identity}"
     print(f"{name}: {len(jobs)} {'cell' if len(jobs) == 1 else 'cells'} to run again")
     _say("asked for", jobs, [verdict.asked_for(job.again.changed) for job in jobs])
@@ -119,7 +121,7 @@ def _tell(top: SweepRef | None, jobs: list[Job]) -> None:
 
 
 def _say(what: str, jobs: list[Job], told: list[list[str]]) -> bool:
-    """Each line that is told of a job once, with the jobs if it is not about all of them."""
+    """Print each line once, naming the jobs it is about unless it is about all of them."""
     lines = list(dict.fromkeys(line for of_one in told for line in of_one))
     for line in lines:
         cells = [job.old.cell for job, of_one in zip(jobs, told, strict=True) if line in of_one]
@@ -138,7 +140,9 @@ def _refuse_changes(jobs: list[Job]) -> None:
 
 
 def _changed_since(old: Original, again: ChangedConfig) -> list[str]:
-    """Keys, presets, code, versions, hardware and weights, as far as the old run told them."""
+    """What has changed in keys, presets, code, versions, hardware and weights, as far as it is
+    known.
+    """
     lines = [
         f"config: {key} is not in the stored config, which is older; today's default is used: "
         f"{value}"
@@ -191,7 +195,7 @@ def _place(folder: Path, job: Job, sweep: str | None, number: int, typed: list[s
 
 
 def _run(job: Job, place: Place) -> Finished:
-    """Run, judge, keep both, and say what came of it."""
+    """Run a job again, judge it, keep result and verdict, and print the verdict."""
     kind = KINDS[job.old.kind]
     judgement: list[verdict.Verdict] = []
 

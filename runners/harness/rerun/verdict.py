@@ -1,4 +1,4 @@
-"""Does it still hold? A rerun judged against the run it repeats: its tokens, and its time."""
+"""The verdict on a rerun: its tokens and its time, compared with those of the run it repeats."""
 
 import json
 from collections.abc import Sequence
@@ -11,15 +11,16 @@ from runners.harness.rerun.original import Original
 from runners.harness.tables import noise
 
 HARMLESS = ("length.new_tokens", "batch.size", "round", "timing.")
-"""Changed keys under which the tokens that both runs have must still be equal."""
+"""Keys that may change while the tokens that both runs have must still be equal."""
 ARITHMETIC = ("device.", "cache.", "engine.")
-"""Changed keys that leave the task the same and its arithmetic not: equal tokens say something,
-different ones do not."""
+"""Keys that leave the task the same but change its arithmetic: equal tokens mean something then,
+different ones do not.
+"""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said of a rerun."""
+    """The verdict on a rerun."""
 
     tokens: str
     """``identical``, ``different`` or ``not comparable``."""
@@ -32,11 +33,11 @@ class Verdict:
 
     @property
     def reproduced(self) -> bool:
-        """False where tokens differ that should not."""
+        """False if tokens differ that should be equal."""
         return self.tokens != "different"
 
     def lines(self) -> list[str]:
-        """For the terminal and the artifact."""
+        """All lines, for the terminal and the artifact."""
         asked = [f"asked for: {line}" for line in self.changed_by_command]
         since = [f"changed since: {line}" for line in self.changed_since]
         return [
@@ -46,7 +47,7 @@ class Verdict:
         ]
 
     def verdicts(self) -> list[str]:
-        """What is said of tokens and timing; once where it is the same."""
+        """The lines about tokens and timing; a single one if both say the same."""
         if self.tokens_said == self.timing_said:
             return [f"{self.tokens}: {self.tokens_said}"]
         return [
@@ -55,7 +56,7 @@ class Verdict:
         ]
 
     def to_json(self) -> str:
-        """All of it."""
+        """The whole verdict as JSON."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -69,7 +70,7 @@ def judge(
 
 
 def asked_for(changed: dict[str, tuple[Any, Any]]) -> list[str]:
-    """What the command changes, one line each."""
+    """What the command changed, one line per key."""
     return [f"{key} {old} -> {value}" for key, (old, value) in changed.items()]
 
 
@@ -107,7 +108,7 @@ def _tokens(
 
 
 def _elsewhere(original: Original, new: CellResult) -> list[str]:
-    """What is not the same of where both ran, and decides how numbers are rounded and how fast."""
+    """Which of machine, threads and torch differ: these decide rounding and speed."""
     names, old = ("machine", "threads", "torch"), original.tags
     return [name for name in names if old.get(f"tinygpt.{name}") != new.tags.get(f"tinygpt.{name}")]
 
@@ -117,7 +118,9 @@ def _other_size(
     new: Sequence[dict[str, Any]],
     changed: dict[str, tuple[Any, Any]],
 ) -> str | None:
-    """Rows that are missing or end elsewhere, although as many tokens were asked for."""
+    """What is missing or ends elsewhere, in words, although the same number of tokens was asked
+    for.
+    """
     if "batch.size" not in changed and len(old) != len(new):
         return f"{len(old)} rows before, {len(new)} now"
     if "length.new_tokens" in changed:
@@ -130,7 +133,7 @@ def _other_size(
 
 
 def first_difference(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> str | None:
-    """Where the rows first part, in words; None where they share all that both have."""
+    """Where the rows first differ, in words; None if all tokens that both have are equal."""
     for number, (one, other) in enumerate(zip(old, new, strict=False)):
         pairs = zip(one["new_ids"], other["new_ids"], strict=False)
         for n, (a, b) in enumerate(pairs):
@@ -179,7 +182,7 @@ def _timing(
 
 
 def _row(tags: dict[str, str], metrics: dict[str, float]) -> dict[str, Any]:
-    """What ``noise`` asks about, of cells on the same kind of device."""
+    """The facts that ``noise`` needs about a cell; the kind of device is left out."""
     return {**metrics, **{name: tags.get(f"tinygpt.{name}") for name in ("machine", "threads")}}
 
 

@@ -1,9 +1,9 @@
-"""A cell's result on disk: complete there before MLflow hears of it, so that nothing is lost.
+"""A cell's result on disk. It is complete there before MLflow is told, so that nothing is lost.
 
-A cell's folder holds cell.json (``running`` with host, pid and start time, then the outcome,
-replaced atomically and last), config.yaml, overrides.yaml, environment.json, code.diff,
-timings.json with every raw second, and generations.jsonl. What else is in it is somebody's, and is
-neither replaced nor removed.
+A cell's folder holds cell.json (the record, replaced atomically; the final one is written last),
+config.yaml, overrides.yaml, environment.json, code.diff, timings.json with every raw second, and
+generations.jsonl. Files with other names belong to somebody else, and are neither replaced nor
+removed.
 """
 
 import json
@@ -27,9 +27,9 @@ from runners.harness.store.records import (
 )
 
 TRACKED = "tracked.json"
-"""The file that says as which run a cell's folder was delivered."""
+"""The file that says which MLflow run a cell was delivered as."""
 STEPS, SAMPLES, LOSSES = "steps.jsonl", "samples.txt", "loss.png"
-"""What a training run keeps beside its result."""
+"""Files that a training run keeps beside its result."""
 FILES = (
     *(CELL, "config.yaml", "overrides.yaml", "environment.json", "code.diff", "timings.json"),
     *("generations.jsonl", "error.txt", "text.txt", "prompt.txt", "prompts.jsonl"),
@@ -37,37 +37,38 @@ FILES = (
     *(STEPS, SAMPLES, LOSSES, TRACKED),
     *("cell.tmp", "environment.tmp", "timings.tmp", "tracked.tmp"),
 )
-"""Every file that is written into a cell's folder, those that were not finished included."""
+"""The names of all files that are written into a cell's folder, unfinished ones included."""
 TABLES = tuple(
     f"{name}.{suffix}"
     for name in ("cells", "cache", "device", "engine", "samples")
     for suffix in ("csv", "md", "json", "html")
 )
-"""Every file that is written into a sweep's tables/."""
+"""The names of all files that are written into a sweep's tables/."""
 
 
 @dataclass
 class Place:
-    """Where a job stands: its ids, its folder, its sweep, and how it was asked for."""
+    """Where a job keeps its result: ids, folder and sweep, and the command it came from."""
 
     folder: Path
     cell: str
     """The cell's id."""
     sweep: str | None
-    """The id of the sweep that it is part of."""
+    """The id of the sweep that the cell is part of; None for a lone cell."""
     number: int
-    """Its number in the sweep."""
+    """The cell's number in the sweep."""
     choices: dict[str, str]
-    """Option by group, followed by what was overridden in it by value."""
+    """The chosen option of each group, followed by the values that were overridden in it."""
     overrides: list[str]
     rerun_of: str | None = None
     """The id of the cell that this one runs again."""
 
 
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
-    """Put down what is about to run, and by whom; called under the threads that it will have.
+    """Write down what is about to run, and by which process.
 
-    Raises FileExistsError where the folder has files of these names that are not a cell's.
+    Call it under the threads that the run will have, since their number is written down. Raises
+    FileExistsError if the folder has files of these names that do not belong to a cell.
     """
     place.folder.mkdir(parents=True, exist_ok=True)
     _clear(place)
@@ -107,7 +108,7 @@ def _clear(place: Place) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove what ``begin`` made; the folder, too, where nothing else is in it."""
+    """Remove the files that ``begin`` wrote, and the folder if it is empty then."""
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
     with suppress(OSError):
@@ -115,7 +116,7 @@ def discard(folder: Path) -> None:
 
 
 def is_cell(folder: Path) -> bool:
-    """Whether ``folder`` is of a cell."""
+    """Whether ``folder`` is that of a cell."""
     try:
         CellRecord.load(folder)
     except UnreadableRecordError:
@@ -124,7 +125,9 @@ def is_cell(folder: Path) -> bool:
 
 
 def foreign(folder: Path) -> Path | None:
-    """A file below the folder of a cell or sweep, or of its artifacts, that no run writes there."""
+    """The first file in the folder of a cell, a sweep or its artifacts that no run writes; None if
+    there is none.
+    """
     return next(
         (
             path
@@ -148,7 +151,7 @@ def _is_ours(parts: tuple[str, ...]) -> bool:
 
 
 def finish(place: Place, result: CellResult) -> None:
-    """Put down the result; cell.json, which makes it count, comes last."""
+    """Write the result. The record, by which the result counts, is written last."""
     folder = place.folder
     record, here = CellRecord.load(folder), Owner.here()
     if (record.host, record.pid) == (here.host, here.pid):  # else nobody saw its end
@@ -179,5 +182,7 @@ def finish(place: Place, result: CellResult) -> None:
 
 
 def read_rows(text: str) -> list[dict[str, Any]]:
-    """The rows of a generations.jsonl, whose texts may hold what ``splitlines`` splits at."""
+    """Parse a generations.jsonl. Its lines end with a line feed only; ``splitlines`` would split in
+    the middle of some texts.
+    """
     return [json.loads(line) for line in text.split("\n") if line]

@@ -1,4 +1,4 @@
-"""MLflow's experiments ``tinygpt/KIND``: made, not deleted, and still where they say they are."""
+"""MLflow's experiments ``tinygpt/KIND``: found or made, unless they were deleted or moved."""
 
 import shlex
 from pathlib import Path
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def find_or_make(client: "MlflowClient", kind: str, artifacts: Path | None, uri: str) -> str:
-    """The id of ``tinygpt/KIND``, whose artifacts go to a folder, or where a server puts them.
+    """The id of ``tinygpt/KIND``, which is made if need be, with its artifacts in ``artifacts`` or
+    where a server puts them.
 
-    Raises OSError where the results folder was moved since: MLflow would write to the old place;
-    and where it was deleted: its runs would come back with it, and that is its user's to say.
+    Raises OSError if the results folder was moved, since MLflow would write to the old place, and
+    if the experiment was deleted, since only its user can decide to bring it and its runs back.
     """
     from mlflow.exceptions import MlflowException
 
@@ -43,7 +44,7 @@ def find_or_make(client: "MlflowClient", kind: str, artifacts: Path | None, uri:
 
 
 def deleted(kind: str, identity: str, uri: str) -> str:
-    """What to do about an experiment that its user deleted, in one line."""
+    """One line that says how to restore an experiment that its user deleted."""
     restore = shlex.join(["mlflow", "experiments", "restore", "--experiment-id", identity])
     where = shlex.quote(uri)
     return (

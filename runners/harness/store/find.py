@@ -1,4 +1,4 @@
-"""What is in the store, found by the ids that people type, with all that was kept of it."""
+"""Finds what is in the store by the ids that people type."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,15 +34,17 @@ class StoredCell:
 
     @property
     def folder(self) -> Path:
-        """Where its files are, if it ran on this machine."""
+        """The folder of its files, if it ran on this machine."""
         sweep, _, number = self.cell.rpartition("-")
         if sweep:
             return self.store.dir / "sweeps" / sweep / number
         return self.store.dir / "cells" / self.cell
 
     def path(self, name: str) -> Path:
-        """Where one of its files can be read: in its folder, or a copy of MLflow's artifact.
-        TrackingError, with the cure, where it is not to be had.
+        """A path from which one of its files can be read: in its folder, or a copy of MLflow's
+        artifact.
+
+        Raises TrackingError, with the cure, if there is neither.
         """
         if (self.folder / CELL).is_file():
             return self.folder / name
@@ -57,7 +59,9 @@ class StoredCell:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What machine and which code it ran on; TrackingError where that is not to be had."""
+        """The contents of environment.json: machine and code. Raises TrackingError if it cannot be
+        read.
+        """
         found = read_json(self.path("environment.json"))
         if not found:
             raise TrackingError(f"{self.cell}: its environment.json is missing or not complete")
@@ -66,21 +70,23 @@ class StoredCell:
 
 @dataclass(frozen=True)
 class SweepRef:
-    """A sweep, or a cell that is part of none, as it was found."""
+    """A sweep, or a cell that is part of none, that was found in the store."""
 
     kind: str
     identity: str
     """Its id."""
     overrides: str
-    """The words that it was asked for with."""
+    """The words of the command that made it."""
 
 
 def find_sweep(
     store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
 ) -> SweepRef:
-    """The sweep or lone cell that ``wanted`` stands for: an id, the beginning of one, or
-    ``latest``: the newest of kind bench that has ended and is no rerun. ValueError otherwise,
-    naming the ``key`` it was typed for.
+    """Find the sweep or lone cell that ``wanted`` names: an id, the beginning of one, or
+    ``latest``.
+
+    ``latest`` is the newest one of kind bench that has ended and is no rerun. Raises ValueError if
+    there is none or more than one; the message begins with ``key``, the word it was typed for.
     """
     if not store.exists:
         raise ValueError(
@@ -106,7 +112,7 @@ def find_sweep(
 
 
 def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> str:
-    """Why there is no such run; that it is one of another kind, or was deleted, if it is so."""
+    """Why nothing was found: whether it is a run of another kind, or an experiment was deleted."""
     deleted = next(filter(None, map(store.deleted, kinds)), "")
     for kind in KINDS if safe == wanted and wanted else ():
         where = f"{_TOP} and tags.`tinygpt.sweep` LIKE '{safe}%'"
@@ -120,8 +126,9 @@ def _not_found(store: Store, wanted: str, safe: str, kinds: tuple[str, ...]) -> 
 
 
 def cells_of(store: Store, top: SweepRef) -> list[StoredCell]:
-    """The cells of a sweep in their order, or the lone cell; a cell that was measured again in the
-    same sweep is there once, as it came out last.
+    """The cells of a sweep in their order, or the lone cell itself.
+
+    A cell that was measured again in the same sweep appears once, with its last result.
     """
     where = (
         f"tags.`tinygpt.sweep` = '{top.identity}' and {_CELL} and attributes.status != 'RUNNING'"
@@ -136,8 +143,9 @@ def cells_of(store: Store, top: SweepRef) -> list[StoredCell]:
 def find_part(
     store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
 ) -> tuple[SweepRef, list[StoredCell]]:
-    """The sweep or lone cell of ``wanted``, and its cells, none where none has ended; one where
-    ``wanted`` is a cell's id, ``SWEEP-NUMBER``.
+    """Find the sweep or lone cell of ``wanted``, and those of its cells that have ended.
+
+    If ``wanted`` is the id of one cell of a sweep, ``SWEEP-NUMBER``, the list has only that cell.
     """
     beginning, dash, number = wanted.partition("-")
     top = find_sweep(store, beginning, kinds, key)
@@ -152,7 +160,9 @@ def find_part(
 
 
 def find_cells(store: Store, wanted: str, key: str = "run") -> tuple[SweepRef, list[StoredCell]]:
-    """``find_part`` of any kind that can be run again; ValueError where no cell has ended."""
+    """Like ``find_part`` for all kinds that can be run again. Raises ValueError if no cell has
+    ended.
+    """
     top, cells = find_part(store, wanted, key=key)
     if not cells:
         raise ValueError(

@@ -1,7 +1,7 @@
 """The sqlite file of a local store: its URI, how it is read, and whether MLflow can open it.
 
-MLflow puts its tables into any file that lacks one of them. So every command looks here first, and
-without MLflow.
+MLflow adds its tables to any sqlite file that lacks one of them. So every command looks at the file
+first, without MLflow.
 """
 
 import re
@@ -23,32 +23,34 @@ from runners.harness.config.paths import unwritable
 _REVISION = re.compile(r"""^(down_)?revision\b[^=]*=\s*["'](\w+)["']""", re.MULTILINE)
 _URI = re.compile(r"sqlite(?:\+pysqlite)?:///([^?]+)")
 _PARTS = ("", "-wal", "-journal")
-"""What a database consists of: changes may still be in a log beside the file."""
+"""The suffixes of the files that make up a database; recent changes may be in a log beside it."""
 _UNREADABLE = "see whether you may read it, and whether another process holds it"
 _OF_MLFLOW = {
     "alembic_version": "0",
     "experiments": "name != 'Default'",
     "workspaces": "name != 'default'",
 }
-"""Tables into which MLflow puts rows of its own, and by what a user's are known."""
+"""Tables into which MLflow itself puts rows, each with the condition that tells a user's rows
+apart.
+"""
 
 
 class Obstacle(NamedTuple):
-    """Why MLflow cannot open a file, or must not."""
+    """The reason why MLflow cannot or must not open a file."""
 
     what: str
-    """What is wrong with which file."""
+    """What is wrong, and with which file."""
     cure: str
     """What to do about it."""
     unfinished: bool = False
-    """Whether it is a store whose making was cut short, with nothing of a user's in it."""
+    """Whether making the store was cut short, so that it holds nothing of a user's."""
 
 
 class _Schema(NamedTuple):
     revision: str
     tables: set[str]
     used: bool
-    """Whether anything of a user's is in it."""
+    """Whether it holds anything of a user's."""
 
 
 def to_uri(path: Path) -> str:
@@ -65,9 +67,9 @@ def to_path(uri: str) -> Path | None:
 
 
 def connect(path: Path, mode: str = "ro") -> sqlite3.Connection:
-    """Open an sqlite file that is there. Raises sqlite3.Error or OSError.
+    """Open an sqlite file that exists; reading also works where nothing can be written.
 
-    Reading works where nothing can be written, too.
+    Raises sqlite3.Error or OSError.
     """
     if mode == "ro" and needs_copy(path):
         memory = sqlite3.connect(":memory:")
@@ -82,10 +84,11 @@ def connect(path: Path, mode: str = "ro") -> sqlite3.Connection:
 
 
 def needs_copy(path: Path) -> bool:
-    """Whether sqlite cannot read the file where it is, since it cannot write beside it.
+    """Whether sqlite cannot read the file in place because it cannot write beside it.
 
-    A file with a write-ahead log is read by way of a file in its folder, which is there as long as
-    another process has the database open. Where it is not there, no process is writing.
+    A file with a write-ahead log is read with the help of a second file in the same folder. That
+    one exists as long as another process has the database open; if it is missing, no process is
+    writing.
     """
     try:
         with closing(_open(path, "ro")) as connection:
@@ -113,7 +116,7 @@ def tables_of(connection: sqlite3.Connection) -> set[str]:
 
 
 def obstacle(path: Path) -> Obstacle | None:
-    """What keeps the installed MLflow from opening the file, if anything does."""
+    """What keeps the installed MLflow from opening the file; None if nothing does."""
     try:
         found = _schema(path)
     except (sqlite3.OperationalError, OSError) as error:  # of a file that may be well
@@ -140,7 +143,7 @@ def _another(path: Path) -> str:
 
 
 def deleted_experiments(path: Path) -> dict[str, str]:
-    """The ids by name of experiments that their user put into the bin."""
+    """The ids, by name, of experiments that their user deleted."""
     with closing(connect(path)) as connection:
         if "experiments" not in tables_of(connection):
             return {}
@@ -155,7 +158,7 @@ _ARTIFACT_COLUMNS = {
 
 
 def artifact_places(path: Path) -> list[tuple[str, str, str]]:
-    """Table, key and URI of every place where the file says that artifacts of ours are."""
+    """All places where the file says that artifacts of ours are, as (table, key, URI)."""
     with closing(connect(path)) as connection:
         if "runs" not in tables_of(connection):
             return []
@@ -167,7 +170,7 @@ def artifact_places(path: Path) -> list[tuple[str, str, str]]:
 
 
 def move_artifacts(path: Path, places: list[tuple[str, str, str]]) -> None:
-    """Let the file say that artifacts are elsewhere, all in one transaction."""
+    """Change where the file says that artifacts are, all in one transaction."""
     with closing(connect(path, "rw")) as connection, connection:
         for table, (column, key) in _ARTIFACT_COLUMNS.items():
             values = [(uri, row) for of, row, uri in places if of == table]
@@ -175,7 +178,7 @@ def move_artifacts(path: Path, places: list[tuple[str, str, str]]) -> None:
 
 
 def of_version(uri: str, revision: str) -> Obstacle:
-    """What to do about a store whose schema is not that of the installed MLflow."""
+    """What to do about a store whose schema is not the one of the installed MLflow."""
     known, head = _revisions()
     path, ours = to_path(uri), f"mlflow {metadata.version('mlflow')}"
     theirs = f"{path or uri}: its schema ({revision})"
@@ -214,9 +217,11 @@ def _schema(path: Path) -> _Schema:
 
 @lru_cache(maxsize=1)
 def _revisions() -> tuple[set[str], str]:
-    """Every schema that the installed MLflow knows, and its own; nothing where that is not told.
+    """All schema revisions that the installed MLflow knows, and its newest; empty if it does not
+    tell.
 
-    Read from the files of its migrations: to import them, as Alembic does, takes seconds.
+    They are read from the files of its migrations, since importing these as Alembic does takes
+    seconds.
     """
     spec = find_spec("mlflow")
     folders = [Path(path) for path in (spec and spec.submodule_search_locations) or ()]

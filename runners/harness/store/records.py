@@ -1,6 +1,6 @@
-"""What is written down of a cell and of a sweep: cell.json and sweep.json, typed and versioned.
+"""The records of a cell and of a sweep (cell.json and sweep.json), typed and with a format number.
 
-A file without ``format`` was written before there was one, and is read like format 1.
+A file without ``format`` is older than that key, and is read as format 1.
 """
 
 import json
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT = 1
-"""Raised where a reader of the format before would misread a file, not where a key is added."""
+"""The number goes up only when a program for the old format would misread the new one."""
 
 
 class UnreadableRecordError(ValueError):
-    """A record that is missing, cut short, or of a newer tinygpt; "it has no cell.json"."""
+    """A record is missing, incomplete, or of a newer tinygpt. The message completes a sentence
+    about a folder, such as "it has no cell.json".
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Owner):
-    """What cells and sweeps have in common; the process is the one that ran them."""
+    """What the records of cells and sweeps have in common. The owner is the process that ran it."""
 
     FILE: ClassVar[str]
-    """Its name in the folder of the cell or sweep."""
+    """The name of the record's file."""
 
     kind: str
     """``bench``, ``sample``, ``verify`` or ``train``."""
@@ -69,7 +71,7 @@ class Record(Owner):
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord(Record):
-    """A cell: ``running`` as long as it runs, and then what it came to."""
+    """The record of a cell: its outcome is ``running`` until it ends."""
 
     FILE = "cell.json"
 
@@ -78,11 +80,11 @@ class CellRecord(Record):
     sweep: str | None
     """The id of the sweep that it is part of; None for a lone cell."""
     choices: dict[str, str]
-    """Option by group, followed by what was overridden in it by value."""
+    """The chosen option of each group, followed by the values that were overridden in it."""
     outcome: str
     """``running``, or an outcome of ``measure.result.CellResult``."""
     load_average: list[float] | None = None
-    """Processes that wanted to run when it started: means of 1, 5 and 15 minutes."""
+    """Numbers of runnable processes at the start: means of 1, 5 and 15 minutes."""
     reason: str = ""
     """Why it is not ok; one line."""
     headline: str = ""
@@ -90,41 +92,41 @@ class CellRecord(Record):
     metrics: dict[str, float] = field(default_factory=dict)
     """Figures by the names of results/README.md."""
     tags: dict[str, str] = field(default_factory=dict)
-    """Facts that are no figures, by the names of MLflow's tags."""
+    """Other facts, by the names of MLflow's tags."""
     notes: list[str] = field(default_factory=list)
-    """What a reader should know."""
+    """What a reader should know, such as a prompt that was cut."""
     ended: float = 0.0
     """Seconds since 1970; 0 while it runs."""
 
     @property
     def running(self) -> bool:
-        """Whether it has not come to its end; it never will if its process is gone."""
+        """Whether it has not ended; it never will if its process is gone."""
         return self.outcome == "running"
 
     @property
     def fine(self) -> bool:
-        """Whether nothing went wrong."""
+        """Whether it is ok, or was skipped with a reason."""
         return self.outcome in ("ok", "skipped")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRecord(Record):
-    """A sweep."""
+    """The record of a sweep."""
 
     FILE = "sweep.json"
 
     sweep: str
     """Its id."""
     overrides: list[str]
-    """The words it was asked for with."""
+    """The words of the command that made it."""
     cells: int
-    """How many it was planned to have."""
+    """The planned number of cells."""
     digests: list[str]
     """The digest of each cell's config, by number."""
     run_id: str
     """MLflow's id of its run."""
     uri: str = ""
-    """The store in which that run is; empty where that was not written down."""
+    """The store that has that run; empty in old records."""
 
 
 CELL, SWEEP = CellRecord.FILE, SweepRecord.FILE
@@ -138,7 +140,7 @@ def _adapter(record: Any) -> "TypeAdapter[Any]":
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The content of another JSON file of ours; empty where it is missing or half of it."""
+    """The contents of another JSON file of ours; empty if it is missing or incomplete."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -147,14 +149,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file that is either the old one or the new one, never half of either."""
+    """Write a file in such a way that it is always either the old one or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path)
 
 
 def sweep_outcome(folder: Path) -> str:
-    """What a sweep came to, by its cells on disk: ``ok`` where all that were planned are fine."""
+    """The outcome of a sweep by its cells on disk: ``ok`` if all planned ones are ok or skipped."""
     fine = sum(cell.fine for cell in _cells_of(folder))
     return "ok" if fine == SweepRecord.load(folder).cells else "failed"
 

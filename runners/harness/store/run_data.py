@@ -1,4 +1,4 @@
-"""What MLflow is told of a cell or sweep, made from its folder: the data of its run."""
+"""What MLflow is told of a cell or a sweep, made from its folder."""
 
 import hashlib
 import math
@@ -16,12 +16,12 @@ from runners.harness.machine.processes import Owner
 from runners.harness.store.records import CellRecord, SweepRecord, read_json
 
 _TITLE = ("device", "batch", "length", "cache")
-"""Groups whose options are in the name of a run."""
+"""The groups whose options are part of a run's name."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """One MLflow run."""
+    """The data of one MLflow run."""
 
     kind: str
     name: str
@@ -37,7 +37,7 @@ class RunData:
 
     @classmethod
     def of_cell(cls, folder: Path) -> Self:
-        """The run of the cell in ``folder``, which runs or is done."""
+        """The run of the cell in ``folder``, whether it still runs or has ended."""
         cell = CellRecord.load(folder)
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         overrides = yaml.safe_load((folder / "overrides.yaml").read_text(encoding="utf-8"))
@@ -96,14 +96,14 @@ class RunData:
         return cls(sweep.kind, name, "running", sweep.started, 0.0, tags, params, {})
 
     def with_code_of(self, folders: Iterable[Path]) -> Self:
-        """The same of the code that the first of ``folders`` that says so was run with."""
+        """The same data with the code of the first of ``folders`` whose environment.json tells it."""
         own = {k: v for k, v in self.tags.items() if k not in code_tags(environment.code())}
         told = (read_json(folder / "environment.json").get("code") for folder in folders)
         return replace(self, tags=own | code_tags(next(filter(None, told), {})))
 
 
 def owner_tags(owner: Owner) -> dict[str, str]:
-    """By these a run is known whose process is gone."""
+    """The tags by which the doctor later finds out whether the run's process is gone."""
     return {f"tinygpt.{part.name}": str(getattr(owner, part.name)) for part in fields(Owner)}
 
 
@@ -113,7 +113,7 @@ def cells_sha256(digests: Iterable[str]) -> str:
 
 
 def code_tags(code: Mapping[str, Any]) -> dict[str, str]:
-    """Which code that is, as tags, from what environment.json has of it."""
+    """Tags that identify the code, from what environment.json says about it."""
     tags: dict[str, str] = {}
     if code:
         tags |= {"tinygpt.version": str(code["version"]), "tinygpt.code_sha256": code["sha256"]}

@@ -1,8 +1,8 @@
-"""All of our runs in the store, in one go: every one for the doctor, the top ones for people.
+"""Lists all runs of ours in the store: every one for the doctor, the top-level ones for people.
 
-A local store's file is read as it is: MLflow loads every figure of every run that it finds, and
-takes ten seconds to tell of ten thousand runs what two queries tell at once. A server is asked in
-pages, and for its sweeps and lone cells alone where those will do.
+The file of a local store is read directly: MLflow loads all figures of all runs it finds, which
+takes ten seconds for ten thousand runs, while two queries answer at once. A server is asked page by
+page, and only for sweeps and lone cells if these are enough.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from runners.harness.store.local import connect, tables_of
 from runners.harness.store.tracking import Store, reaching
 
 EXPERIMENTS = (*KINDS, "train", "profiling")
-"""Every kind of which the store may have runs."""
+"""All kinds of which the store may have runs."""
 _TAGS = ("cell", "sweep", "top", "host", "pid", "process_started")
 
 
@@ -32,17 +32,17 @@ class Run:
     """MLflow's id."""
     status: str
     deleted: bool
-    """Whether its user put it into the bin; it stays there."""
+    """Whether its user deleted it."""
     started_ms: int
     ended_ms: int
     artifacts: str
-    """Their URI."""
+    """The URI of its artifacts."""
     tags: dict[str, str] = field(default_factory=dict)
-    """Without ``tinygpt.``; and mlflow.parentRunId."""
+    """Tags of ours, without their prefix ``tinygpt.``, and mlflow.parentRunId."""
 
     @property
     def owner(self) -> Owner | None:
-        """The process that made it, where it says so."""
+        """The process that made it, if its tags say so."""
         if "host" not in self.tags:
             return None
         pid, started = int(self.tags["pid"]), float(self.tags["process_started"])
@@ -50,12 +50,12 @@ class Run:
 
     @property
     def open(self) -> bool:
-        """Whether it was never ended."""
+        """Whether it was never ended or deleted."""
         return self.status == "RUNNING" and not self.deleted
 
 
 class Runs:
-    """All of our runs: those that were there, and those that were made since."""
+    """All our runs in MLflow, including those that are added later."""
 
     def __init__(self, found: Iterable[Run]) -> None:
         self.by_id: dict[str, Run] = {}
@@ -65,26 +65,26 @@ class Runs:
             self.add(run)
 
     def add(self, run: Run) -> None:
-        """Take one in."""
+        """Add a run."""
         self.by_id[run.identity] = run
         self.by_sweep.setdefault(run.tags["sweep"], []).append(run)
         if "cell" in run.tags:
             self.by_cell.setdefault((run.tags["cell"], run.started_ms), []).append(run)
 
     def parent(self, sweep: str) -> Run | None:
-        """The sweep's own run."""
+        """The run of the sweep itself."""
         tops = [run for run in self.by_sweep.get(sweep, []) if "cell" not in run.tags]
         return next((run for run in tops if not run.deleted), tops[0] if tops else None)
 
 
 def local_path(uri: str) -> Path | None:
-    """What a file URI is of."""
+    """The path that a file URI names; None for other URIs."""
     parts = urlsplit(uri)
     return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
 
 
 def read_runs(store: Store) -> Runs:
-    """All of our runs that are in the store."""
+    """Read all our runs in the store."""
     path = store.own_database
     if path is None:
         return Runs(_served(store))
@@ -169,20 +169,20 @@ class TopRun:
     experiment: str
     """``bench``, ``sample``, ..."""
     status: str
-    """MLflow's."""
+    """MLflow's status."""
     started_ms: int
-    """Since 1970."""
+    """Milliseconds since 1970."""
     cells: str | None
-    """How many a sweep has; None for a lone cell."""
+    """The number of cells of a sweep; None for a lone cell."""
     identity: str
-    """Its own id, not MLflow's."""
+    """Our own id, not MLflow's."""
     outcome: str | None
     overrides: str | None
     rerun_of: str | None
 
 
 def top_runs(store: Store) -> tuple[list[TopRun], dict[str, int] | None]:
-    """All sweeps and lone cells, and how many cells of each are ok; a server does not tell that."""
+    """All sweeps and lone cells, and the number of ok cells by sweep (None from a server)."""
     if not store.exists:
         return [], {}
     path = store.database

@@ -1,8 +1,9 @@
-"""The only writer to MLflow, and where its store is. Reads cells from disk, so that a result can
-be delivered at any time after it was made.
+"""The only writer to MLflow. It reads cells from disk, so a result can be delivered at any later
+time.
 
-The store is absolute wherever a command was typed: an sqlite file in ``tracking.dir``, or a
-server. One run costs one create, one batch and one call for its artifacts.
+The store is an sqlite file in ``tracking.dir``, or a server; it does not depend on the folder in
+which a command was typed. A run costs one call to create it, one batch, and one call for its
+artifacts.
 """
 
 import io
@@ -49,12 +50,12 @@ _MAX_TAG, _MAX_PARAM = 8000, 6000  # characters; MLflow's own limits
 
 
 class TrackingError(Exception):
-    """The store could not be reached or written; what was to be tracked is complete on disk."""
+    """The store could not be reached or written. What was to be tracked is complete on disk."""
 
 
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
-    """What goes wrong with the store inside is a TrackingError, in one line with its cure."""
+    """Turn errors of the store inside into a TrackingError of one line, with the cure."""
     try:
         yield
     except _errors() as error:
@@ -67,7 +68,7 @@ def reaching(uri: str) -> Iterator[None]:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What a store that is out of reach or broken raises, the driver that is missing included."""
+    """The exceptions that a store raises if it is out of reach, broken, or lacks its driver."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -75,7 +76,9 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def open_store(config: TrackingConfig) -> "Store":
-    """The store that ``config`` names; one a process, so that its cells share a connection."""
+    """The store that ``config`` names. There is one per process, so that its cells share a
+    connection.
+    """
     given_uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
     return _open(absolute(config.dir), given_uri)
 
@@ -86,7 +89,7 @@ def _open(folder: Path, given_uri: str) -> "Store":
 
 
 class Store:
-    """One MLflow store, reached when first used."""
+    """One MLflow store. It is connected to when it is first used."""
 
     def __init__(self, folder: Path, given_uri: str = "") -> None:
         self.dir, self._given_uri = folder, given_uri
@@ -99,12 +102,12 @@ class Store:
 
     @property
     def database(self) -> Path | None:
-        """The sqlite file that it is, if it is one."""
+        """The sqlite file of the store; None for a server."""
         return local_store.to_path(self.uri)
 
     @property
     def own_database(self) -> Path | None:
-        """The sqlite file of a store that is in its own folder; None for any other."""
+        """The sqlite file, if it is the one in the store's own folder; otherwise None."""
         own = self.dir / "mlflow.db"
         return own if self.database == own else None
 
@@ -119,14 +122,14 @@ class Store:
         return self.database is None or self.database.is_file()
 
     def check(self) -> None:
-        """Look whether MLflow can open a local store; TrackingError, with the cure."""
+        """Raise TrackingError, with the cure, if MLflow cannot open a local store."""
         path = self.database
         obstacle = local_store.obstacle(path) if path and path.is_file() else None
         if obstacle:
             raise TrackingError(f"{obstacle.what}; {obstacle.cure}")
 
     def deleted(self, kind: str) -> str:
-        """What to do where the experiment of ``kind`` was deleted; empty where it was not."""
+        """How to restore the experiment of ``kind``, if it was deleted; otherwise empty."""
         name, path, identity = f"tinygpt/{kind}", self.database, None
         with reaching(self.uri):
             if path and path.is_file():
@@ -139,8 +142,9 @@ class Store:
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """MLflow, imported and its store made where there is none yet; TrackingError where its
-        file is not one for the installed MLflow.
+        """MLflow's client; importing MLflow and making a new store happen here.
+
+        Raises TrackingError if the file is not one for the installed MLflow.
         """
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -168,7 +172,9 @@ class Store:
             return client
 
     def _lock(self, path: Path) -> AbstractContextManager[object]:
-        """Processes that open a fresh sqlite store at once break each other's migrations."""
+        """A lock, since processes that open a new sqlite store at the same time break each other's
+        migrations.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         lock, reason = path.with_name("mlflow.lock"), unwritable(path.parent)
         if reason and not path.is_file():
@@ -178,7 +184,9 @@ class Store:
 
     @cached_property
     def _readable_uri(self) -> str:
-        """That of a copy, for as long as this store lives, where MLflow cannot read the file."""
+        """The store's URI; where MLflow cannot read the file in place, that of a copy which exists
+        as long as this object.
+        """
         path = self.database
         if path is None or not path.is_file() or not local_store.needs_copy(path):
             return self.uri
@@ -186,7 +194,7 @@ class Store:
         return local_store.to_uri(local_store.copy(path, Path(self._copied.name)))
 
     def experiment_id(self, kind: str) -> str:
-        """The id of experiment ``tinygpt/KIND``, made where need be."""
+        """The id of the experiment ``tinygpt/KIND``, which is made if need be."""
         if kind not in self._experiment_ids:
             folder = None if self._given_uri else self.dir / "artifacts" / kind
             made = experiments.find_or_make(self.client, kind, folder, self.uri)
@@ -194,13 +202,13 @@ class Store:
         return self._experiment_ids[kind]
 
     def begin_sweep(self, sweep: SweepRecord, data: RunData | None = None) -> SweepRecord:
-        """Open the run of a sweep; returns its record, which names that run."""
+        """Open the run of a sweep; returns its record with the run's id."""
         with reaching(self.uri):
             run_id = self._create(data or RunData.of_sweep(sweep))
         return replace(sweep, run_id=run_id, uri=self.uri)
 
     def reopen_sweep(self, run_id: str) -> None:
-        """Let a sweep's run go on, as one of this process."""
+        """Reopen the run of a sweep, which this process goes on with."""
         with reaching(self.uri):
             for key, value in owner_tags(Owner.here()).items():
                 self.client.set_tag(run_id, key, value)
@@ -216,14 +224,16 @@ class Store:
             self.client.set_terminated(run_id, status, int(ended * 1000) or None)
 
     def open_cell(self, folder: Path, data: RunData | None = None) -> str:
-        """Create the run of the cell that runs in ``folder``, to be watched; returns its id."""
+        """Create the run of a cell that still runs, so that it can be watched; returns its id."""
         with reaching(self.uri):
             return self._create(data or RunData.of_cell(folder))
 
     def log_steps(
         self, run_id: str, rows: Sequence[Mapping[str, float]], files: Sequence[Path] = ()
     ) -> None:
-        """Deliver finite figures by their ``step``, and files, to a run that is open."""
+        """Deliver figures by their ``step``, and files, to an open run; figures that are not finite
+        are left out.
+        """
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -240,8 +250,9 @@ class Store:
                 self.client.log_artifact(run_id, str(file))
 
     def log_cell(self, folder: Path, open_run: str = "", data: RunData | None = None) -> str:
-        """Deliver the finished cell of ``folder`` and end its run, made here unless it is open;
-        returns MLflow's id.
+        """Deliver the finished cell in ``folder`` and end its run; returns MLflow's id.
+
+        The run is ``open_run`` if given, and is created otherwise.
         """
         cell = data or RunData.of_cell(folder)
         with reaching(self.uri):
@@ -255,7 +266,7 @@ class Store:
         return run_id
 
     def search(self, kind: str, where: str, limit: int | None = None) -> list["Run"]:
-        """The runs of ``tinygpt/KIND`` that MLflow's filter ``where`` fits, newest first."""
+        """The runs of ``tinygpt/KIND`` that match MLflow's filter ``where``, newest first."""
         runs: list[Run] = []
         token: str | None = None
         with reaching(self.uri):
@@ -282,8 +293,9 @@ class Store:
             )
 
     def erase(self, run_ids: list[str]) -> str:
-        """Take deleted runs out of the database as well, which MLflow has in its command line only;
-        returns what is left of them there, if anything, to be said after "removed".
+        """Remove deleted runs from the database as well, which only MLflow's command line can do.
+
+        Returns what is left of them in the database, to be printed after "removed"; usually empty.
         """
         from mlflow.entities import ViewType
 
@@ -305,7 +317,7 @@ class Store:
         return ""
 
     def _create(self, data: RunData) -> str:
-        """Make a run, with all that is known of it; returns MLflow's id."""
+        """Create a run with all that is known about it; returns MLflow's id."""
         tags = {key: value[:_MAX_TAG] for key, value in data.tags.items()}
         experiment, started_ms = self.experiment_id(data.kind), int(data.started * 1000)
         run = self.client.create_run(experiment, started_ms, tags, data.name)
