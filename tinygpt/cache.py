@@ -40,10 +40,10 @@ class Step(NamedTuple):
     sin: Tensor
     """(T, D) signed sines at the tokens' absolute positions."""
     mask: Tensor | None
-    """(T, S + T) booleans, true where a query sees a key; None where no mask is needed beside
-    ``is_causal``."""
+    """(T, S + T) booleans, true where a query sees a key. None if ``is_causal`` is true, or if
+    every query sees all keys."""
     is_causal: bool
-    """Whether queries and keys are the same tokens, each of which sees itself and those before."""
+    """Whether queries and keys are the same tokens, and each token sees itself and earlier ones."""
 
 
 def as_they_are(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,12 +93,12 @@ class CacheClass(Protocol):
     """A class of caches, as listed in ``CACHES``: what it promises, and how one is made."""
 
     exact: bool
-    """Whether logits inside the window equal those without a cache, and past it those of attention
-    over the last ``context_length`` entries. Any other cache is an approximation, which is compared
-    with what ``seen`` states."""
+    """Whether the logits equal those without a cache inside the window, and those of attention over
+    the last ``context_length`` entries past it. A cache that is not exact is an approximation, and
+    is compared with what ``seen`` states."""
 
     def seen(self, model: ModelConfig, prompt_tokens: int, tokens: int) -> Seen:
-        """What the queries see in a text of ``tokens``, whose prompt was fed in one pass."""
+        """What each query sees in a text of ``tokens`` tokens whose prompt was fed in one pass."""
         ...
 
     def __call__(self, shape: CacheShape) -> KVCache: ...

@@ -29,7 +29,7 @@ FILES = (
     "tokenizer.json",
     "model.safetensors",
 )
-"""What a checkpoint that ``save_model`` wrote consists of."""
+"""All files that ``save_model`` can write into a checkpoint."""
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",  # a LlamaTokenizer would put <s> in front
     "bos_token": EOT,
@@ -165,7 +165,7 @@ def _empty_model(config: ModelConfig) -> GPT:
 
 
 def _require_finite(model: GPT, path: Path) -> None:
-    """Raise ValueError for weights that are NaN or infinite, before an engine is blamed."""
+    """Raise ValueError for weights that are NaN or infinite, so that no engine is blamed."""
     # The minimum and maximum are NaN if any value is, and computing them takes no extra memory.
     weights = to_llama(model).items()
     bad = [(name, w) for name, w in weights if not torch.stack(w.aminmax()).isfinite().all()]

@@ -167,7 +167,7 @@ _LLAMA_FIXED = (
     ("per_layer_config", None, None),
     ("quantization_config", None, None),
 )
-"""Keys that change what transformers computes, the only value supported here, the default."""
+"""Keys that change what transformers computes: key, only value supported here, default."""
 _LLAMA_NAMES = {
     "vocab_size": "vocab_size",
     "context_length": "max_position_embeddings",

@@ -36,8 +36,8 @@ def kv_cache_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value:
 def activation_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_value: int) -> int:
     """Peak bytes of one forward pass over ``tokens`` per row, to within small factors.
 
-    The peak is in the MLP (x, its norm, gate and up, their product) or at the logits, which are
-    fp32 and held together with their softmax, the sampler's noise and, for top-p, a sorted copy.
+    It is the sum of two parts: the MLP (x, its norm, gate and up, their product), and the logits in
+    fp32 with their softmax, the sampler's noise and, for top-p, a sorted copy.
     """
     per_token = 3 * model.d_model + 3 * model.d_ff
     mlp = per_token * min(tokens, model.context_length) * bytes_per_value
@@ -48,8 +48,8 @@ def activation_bytes(model: ModelConfig, batch: int, tokens: int, bytes_per_valu
 def forward_flops(model: ModelConfig, new: int, held: int) -> int:
     """Operations of one row's forward pass over ``new`` tokens with ``held`` tokens in the cache.
 
-    There are two per weight and token, with the output head at the last position only, and those of
-    the two products of attention, over all keys and values that each new token sees.
+    Each weight takes two per token, but the output head is applied at the last position only. The
+    two products of attention are added, over all keys and values that each new token sees.
     """
     matrices = model.n_parameters - model.vocab_size * model.d_model * (
         1 if model.tie_embeddings else 2

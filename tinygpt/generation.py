@@ -45,7 +45,7 @@ def prefill(model: Model, prompt: Tensor, cache: KVCache) -> Tensor:
 
 
 def decode_step(model: Model, ids: Tensor, cache: KVCache) -> Tensor:
-    """Logits (B, V) after all tokens so far, ``ids`` (B, n), of which the last is new."""
+    """Logits (B, V) after all tokens so far, ``ids`` (B, n); the last token is new."""
     return model.step(cache.pending(ids), cache)
 
 

@@ -117,7 +117,7 @@ class GPT(nn.Module):
         return self.last_logits(ids, cache)
 
     def last_logits(self, ids: Tensor, cache: KVCache) -> Tensor:
-        """The same as ``step`` without inference mode, under which torch cannot trace the model."""
+        """The same as ``step`` without inference mode, since torch cannot trace the model in it."""
         logits: Tensor = self.head(self.norm(self._hidden(ids, cache)[:, -1]))
         return logits
 
@@ -135,8 +135,8 @@ def init_weights(model: GPT, seed: int) -> GPT:
 
     The draws are uniform and made on the CPU in fp32, since torch's normal draws depend on the
     processor's vector width. Linear layers have a standard deviation of 1/sqrt(inputs), the
-    embedding has 0.02. With one small deviation for all and a tied head, greedy text would repeat a
-    single token, and the gate would not see the errors that it looks for.
+    embedding has 0.02. With the same small deviation everywhere and a tied head, greedy text would
+    repeat a single token, and a benchmark's gate would not see the errors that it looks for.
     """
     generator = torch.Generator().manual_seed(whole_seed("weights", seed))
     with torch.no_grad():

@@ -20,7 +20,7 @@ Transform = Callable[[Tensor], Tensor]
 """Maps scores (B, V) in fp32 to new scores (B, V); the score of a dropped token is -inf."""
 
 _MIN_TEMPERATURE = 1e-30
-"""Lower temperatures are raised to this one: they would overflow fp32, and change nothing more."""
+"""Lower temperatures are raised to this one: they would overflow fp32 and give the same result."""
 
 
 def penalise(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:

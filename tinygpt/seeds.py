@@ -1,7 +1,7 @@
 """Seeds for torch's generators.
 
 The CPU generator uses only the low 32 bits of its seed, but a seed here may have 63 bits. A hash
-turns these into 32 bits that depend on all of them.
+turns such a seed into 32 bits that depend on all 63.
 """
 
 import hashlib

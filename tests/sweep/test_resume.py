@@ -232,6 +232,17 @@ def test_cells_that_failed_or_were_skipped_are_looked_at_anew(
     assert not resume.is_done(desk.sweep / "1", skipped)  # a GPU has come
 
 
+def test_of_several_sweeps_the_newest_whose_folder_is_here_goes_on(desk: Desk) -> None:
+    words = ("-m", "batch=1,2")
+    assert desk(*words).status == 0
+    first = desk.sweep
+    assert desk(*words).status == 0
+    (second,) = set((desk.results / "sweeps").iterdir()) - {first}
+    assert f"resuming sweep {second.name}" in desk(*words, "resume=true").err
+    shutil.rmtree(second)
+    assert f"resuming sweep {first.name}" in desk(*words, "resume=true").err
+
+
 def test_what_would_be_measured_otherwise_now_is_not_done(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ def engine_class(kind: str) -> type[Engine]:
 
 
 def unsupported(engine: EngineConfig, model: ModelConfig, cache: CacheConfig, device: str) -> str:
-    """Why ``engine`` cannot run this here, and the cure; empty where it can."""
+    """Why ``engine`` cannot run ``model`` and ``cache`` here, and the cure; empty if it can."""
     found = engine_class(engine.kind)
     if found.caches is not None and cache.kind not in found.caches:
         runs = " or ".join(f"cache={kind}" for kind in found.caches)
@@ -52,7 +52,7 @@ def make_engine(
 ) -> Engine:
     """Make the engine that ``config`` names; ``EngineArgs`` says what the other parameters are.
 
-    Raises ValueError for what is ``unsupported``.
+    Raises ValueError if ``unsupported`` gives a reason.
     """
     reason = unsupported(config, model.config, cache, model.device.type)
     if reason:

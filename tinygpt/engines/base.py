@@ -61,7 +61,7 @@ class EnginePlan:
     device: str
     """Kind of device: cpu, cuda or mps."""
     threads: int
-    """Threads that torch will have."""
+    """Number of threads that torch will use."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,19 @@ class Code:
     key: str
     """Names the code: two plans with the same key share it."""
     kept: bool
-    """Whether it is there already, so that nothing has to be compiled."""
+    """Whether it is on disk already, so that nothing has to be compiled."""
 
 
 class Engine(ABC):
     """The base class of all engines.
 
-    What the class states before an engine is made (``caches``, ``unsupported``, ``code``, the
-    bytes) must work without the packages that only this engine needs: ``unsupported`` is what tells
-    the user to install them. So import those inside functions.
+    What the class states before an engine is made (``caches``, ``unsupported``, ``code``, sizes in
+    bytes) must work without the packages that only this engine needs, since ``unsupported`` tells
+    the user to install them. So import those packages inside functions.
     """
 
     caches: ClassVar[tuple[str, ...] | None] = None
-    """The kinds of cache that it runs; None for all of them."""
+    """The kinds of cache that the engine runs; None for all of them."""
     compile_s: float = 0.0
     """Seconds spent on compiling or recording when the engine was made."""
 
@@ -105,7 +105,7 @@ class Engine(ABC):
     def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
         """Continue ``prompt`` (B, P); returns prompt and new tokens (B, P + N).
 
-        There are fewer new tokens where ``on_token`` ends the text.
+        There are fewer new tokens if ``on_token`` ends the text.
         """
 
     @staticmethod
@@ -132,7 +132,7 @@ class Engine(ABC):
     def products(
         model: GPT, precision: PrecisionConfig, batch: int, *, may_compile: bool, report: Report
     ) -> Iterable[Multiply]:
-        """The engine's ways to run the weight products of a decode step, for the measured limit.
+        """Ways to run the weight products of a decode step; a benchmark times them as its limit.
 
         Code that is not on disk already is compiled only if ``may_compile``.
         """

@@ -1,4 +1,4 @@
-"""What compiling took on this machine, by shape, so that the next time can be foretold.
+"""How long compiling took on this machine, by shape, to predict how long it will take next.
 
 The times are in one small file beside the compiled code. It can be deleted at any time; a damaged
 one counts as empty. Two processes that write at once may lose one entry, never the file.
@@ -15,14 +15,14 @@ from tinygpt.engines import toolchain
 
 FORMAT = 1
 _TYPICAL_S = {"decodestep": 4.5, "windowpass": 4.5, "products": 2.0}
-"""Seconds a layer, where nothing was compiled before."""
+"""Seconds per layer, assumed if nothing was compiled before."""
 _FIXED_LAYERS = 2
-"""What compiling takes whatever the model, counted in layers."""
+"""The part of the time that does not depend on the model, counted in layers."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of compiled code, by what the time to compile it depends on."""
+    """One piece of compiled code, described by what its compile time depends on."""
 
     key: str
     """Two parts with the same key are the same code on this machine."""
@@ -32,7 +32,7 @@ class Part:
     batch: int
     precision: str
     shape: str
-    """All else that is compiled for: model, kind of device, threads."""
+    """All else that the code is compiled for: model, kind of device, threads."""
 
 
 def shape(model: object, device: str, threads: int) -> str:
@@ -41,13 +41,13 @@ def shape(model: object, device: str, threads: int) -> str:
 
 
 class Times:
-    """What past compiles took: parts and their seconds."""
+    """How long past compiles took: parts and their seconds."""
 
     def __init__(self, known: Mapping[str, tuple[Part, float]]) -> None:
         self._known = known
 
     def kept(self, part: Part) -> bool:
-        """Whether a part like ``part`` in all but the key was compiled here, and is still there."""
+        """Whether code that equals ``part`` in all but the key was compiled and is still kept."""
         folder = path().parent
         return any(
             replace(other, key=part.key) == part and (folder / other.key).is_file()
@@ -55,8 +55,10 @@ class Times:
         )
 
     def expected_s(self, part: Part, slowness: float = 1.0) -> float:
-        """Seconds that compiling ``part`` will take: as before, or as the parts most like it, by
-        the number of layers. Where nothing like it is known, the typical time, ``slowness`` times.
+        """Seconds that compiling ``part`` will take: as long as it took before, if it is known.
+
+        Otherwise the median of the known parts of its kind that are most like it, scaled by the
+        number of layers. If there are none, the typical time multiplied by ``slowness``.
         """
         if part.key in self._known:
             return self._known[part.key][1]
@@ -70,7 +72,7 @@ class Times:
                     + (other.batch == part.batch)
                 )
                 alike.setdefault(likeness, []).append(seconds * _size(part) / _size(other))
-        if alike:  # of the most alike
+        if alike:  # take those with the highest likeness
             return median(alike[max(alike)])
         return slowness * _TYPICAL_S.get(part.kind, _TYPICAL_S["decodestep"]) * _size(part)
 
@@ -80,12 +82,12 @@ def _size(part: Part) -> int:
 
 
 def path() -> Path:
-    """The file."""
+    """The path of the file."""
     return toolchain.cache_folder() / "compile_times.json"
 
 
 def read() -> Times:
-    """What the file holds; nothing where it is missing, damaged or of another format."""
+    """The times in the file; none if it is missing, damaged or of another format."""
     known = {}
     try:
         content = json.loads(path().read_text(encoding="utf-8"))
@@ -101,7 +103,7 @@ def read() -> Times:
 
 
 def add(part: Part, seconds: float) -> None:
-    """Keep what ``part`` took; the file is replaced whole, and nothing happens if it cannot be."""
+    """Store how long ``part`` took. The file is replaced as a whole; if that fails, it stays."""
     known = {**read()._known, part.key: (part, seconds)}
     entries = [asdict(one) | {"seconds": round(took, 3)} for one, took in known.values()]
     text = json.dumps({"format": FORMAT, "parts": entries}, indent=1)

@@ -140,6 +140,6 @@ class CudaGraphEngine(Engine):
 
         def multiply() -> object:
             replay()
-            return pairs  # which must stay alive, since the recording reads their memory
+            return pairs  # kept alive, since the recording reads their memory
 
         yield multiply

@@ -21,8 +21,8 @@ import torch
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for torch's warning that a CUDA toolkit is installed and no GPU is there: torch logs it
-    whenever it looks for a compiler, for a CPU as well, and it would cross a progress bar.
+    """False for torch's warning that a CUDA toolkit is installed without a GPU. Torch logs it
+    whenever it looks for a compiler, even one for the CPU, and it would disrupt a progress bar.
     """
     return not str(record.msg).startswith("No CUDA runtime is found")
 

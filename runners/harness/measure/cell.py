@@ -1,7 +1,7 @@
-"""One benchmark cell, from its config to its result. Nothing of MLflow's or Hydra's in here.
+"""Measures one benchmark cell, from its config to its result, without MLflow or Hydra.
 
-Load, gate, warm-up, timed repeats, traced pass: the same code for every device, batch, cache and
-engine. What goes wrong becomes the cell's outcome; the other cells run.
+Load, gate, warm-up, timed repeats, traced pass and limit are the same code for every device, batch,
+cache and engine. An error becomes the outcome of its cell, and the other cells still run.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from tinygpt import cost
 from tinygpt.generation import never_stop
 
 Report = Callable[[str], None]
-"""Told the phase a cell is in, never inside timed code."""
+"""Called with the name of each phase that a cell enters; never called inside timed code."""
 
 
 def run_cell(config: BenchConfig, report: Report = lambda phase: None) -> CellResult:
-    """Measure one cell. Never raises for what the cell itself runs into; Ctrl-C passes."""
+    """Measure one cell. Its errors become its outcome and are not raised; Ctrl-C is passed on."""
     return guarded(config.device, lambda result: _run(config, result, report))
 
 
@@ -64,7 +64,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
 
     prompt_tokens = prompt.shape[1]
     values = config.precision.bytes_per_value
-    # The last new token is never fed back (a preallocated cache has a slot for it all the same).
+    # The last new token is never fed back (a preallocated cache has a slot for it anyway).
     fed = prompt_tokens + config.length.new_tokens - 1
     held = 0 if config.cache.kind == "none" else fed
     result.metrics |= {
@@ -89,7 +89,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
 def _measure(
     config: BenchConfig, generation: Generation, result: CellResult, report: Report
 ) -> None:
-    """Warm up, repeat against the clock, trace."""
+    """Warm up, time the repeats, and trace one pass if the budget allows."""
     device = generation.prompt.device
     synchronize = timing.synchronizer(device)
     report("warm-up")
@@ -116,8 +116,10 @@ def _measure(
 
 
 def _warm_up_window(config: BenchConfig, generation: Generation) -> None:
-    """Without a cache a full pass costs as much as a repeat; what differs is the first step, the
-    window-long one, and first use.
+    """Warm up a cell without a cache: at most 3 steps after the prompt, then after a full window.
+
+    A whole generation would cost as much as a repeat. These steps cover what differs from the
+    others: the first step, a step over a full window, and first use.
     """
     generation.reset()
     prompt, window = generation.prompt, config.model.context_length

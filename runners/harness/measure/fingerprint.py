@@ -1,4 +1,4 @@
-"""What makes two cells the same: a hash over what changes tokens or time, and more to pair by."""
+"""Tags that identify a cell: a hash of all that changes tokens or time, and facts to pair by."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from tinygpt.tokenizer import Tokenizer
 def tags(
     config: RunConfig, model: GPT, prompts: list[list[int]], tokenizer: Tokenizer | None = None
 ) -> dict[str, str]:
-    """The tags of a cell that runs ``model`` on the ids ``prompts`` under the threads set now."""
+    """The tags of a cell that runs ``model`` on the ids ``prompts`` with the threads set now."""
     facts = environment.collect()
     machine = f"{facts['cpu']['model']} x{facts['cpu']['usable']}"
     if config.device.kind == "cuda":
@@ -31,7 +31,7 @@ def tags(
         "prompt": prompt_ids,
         "code": environment.code()["sha256"],
     }
-    for name in (*CHANGES_NOTHING, "checkpoint"):  # of which the weights are hashed
+    for name in (*CHANGES_NOTHING, "checkpoint"):  # the weights stand for the checkpoint
         cell.pop(name, None)
     text = {"tinygpt.tokenizer_sha256": tokenizer.sha256} if tokenizer else {}
     return text | {
@@ -51,5 +51,5 @@ def approximate(cache: CacheConfig) -> dict[str, str]:
 
 
 def sha256(content: object) -> str:
-    """A digest of anything JSON can hold, whatever the order of its keys."""
+    """A digest of anything that JSON can hold; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

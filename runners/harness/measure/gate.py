@@ -1,11 +1,11 @@
-"""The gate: a fast path computes what the slow one does, shown for every cell before its clock.
+"""The gate: before a cell is timed, its logits are compared with those of a slow reference.
 
-Teacher-forced: a few dozen ids are generated with the cell's own engine, cache and batch, and one
-forward pass without a cache over prompt and ids gives the reference logits at each of their
-positions. Logits decide; ids are judged by the reference's own margin.
+A few dozen ids are generated with the cell's own engine, cache and batch. One forward pass without
+a cache over prompt and ids (teacher forcing) gives the reference logits at each of their positions.
+The logits decide. An id may differ from the reference's first choice by a margin within rounding.
 
-The reference of an exact cache is the plain causal pass, inside the window. That of an approximate
-one is a pass in which each query sees what the cache's class states, past its first wrap, too.
+For an exact cache the reference is the plain causal pass, inside the window. For an approximate one
+it is a pass in which each query sees what the cache's class states, also past its first wrap.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ from tinygpt.generation import never_stop
 from tinygpt.model import GPT
 
 NEW_TOKENS = 32
-"""Ids compared at most; fewer where the window or the cell ends before. Of an approximate cache the
-first ones are, and as many before its first wrap and after it."""
+"""The most ids that are compared; fewer if the window or the cell ends earlier. For an approximate
+cache so many are compared at the start, before its first wrap, and after it."""
 FP32_TOLERANCE = 1e-4
-"""Largest difference of a logit in fp32, where 2e-6 is usual; also in int8, whose reference has the
-same rounded weights and computes in fp32."""
+"""Largest allowed difference of a logit in fp32, where 2e-6 is usual. It holds for int8 as well,
+since its reference has the same rounded weights and computes in fp32."""
 BF16_TOLERANCE = 0.05
-"""In bf16, as a share of the reference's largest logit. The reference has the same rounded
-weights, so what differs is the order of additions: 1 to 2 %; a wrong mask or position: 60 %."""
+"""The same in bf16, as a share of the reference's largest logit. The reference has the same rounded
+weights, so only the order of additions differs: 1 to 2 %. A wrong mask or position gives 60 %."""
 ROWS_AT_ONCE = 8
-"""Rows compared at a time: the reference has logits for every position."""
+"""Rows compared at a time, since the reference has logits for every position."""
 
 
 def _name(cache: CacheConfig) -> str:
@@ -41,21 +41,21 @@ def _name(cache: CacheConfig) -> str:
 
 @dataclass(frozen=True)
 class GateResult:
-    """How far the path is from the reference."""
+    """How far the cell's logits are from the reference."""
 
     max_difference: float
     """Largest absolute difference of a logit."""
     ties: int
     """Ids that differ from the reference's first choice within the rounding margin."""
     reason: str
-    """Empty when the path is right."""
+    """Why the gate fails; empty if it passes."""
 
 
 def tolerance(precision: PrecisionConfig, largest: float, seen: Seen | None = None) -> float:
-    """Largest difference of a logit that ``precision`` explains, where the largest is ``largest``.
+    """Largest difference of a logit that ``precision`` explains; ``largest`` is the largest logit.
 
-    bf16 rounds activations and cache; the others compute in fp32. A cache that states that it
-    rounds is like bf16: a value between two steps may be rounded either way.
+    bf16 rounds activations and cache; the other precisions compute in fp32. A cache that states
+    that it rounds is treated like bf16, since a value between two steps may be rounded either way.
     """
     rounds = seen is not None and seen.kept is not as_they_are
     coarse = rounds or precision.kind == "bf16"
@@ -63,8 +63,9 @@ def tolerance(precision: PrecisionConfig, largest: float, seen: Seen | None = No
 
 
 def first_wrap(cache: CacheClass, model: GPT, prompt_tokens: int, tokens: int) -> int:
-    """How many of ``tokens`` there are before one is fed that does not see all those before it, the
-    prompt's own apart; ``tokens`` where there is none.
+    """How many tokens come before the first new token that does not see all tokens before it.
+
+    Tokens of the prompt are not looked at. Returns ``tokens`` if every new token sees all of them.
     """
     seen = cache.seen(model.config, prompt_tokens, tokens).mask.sum(dim=-1)
     lacking = seen[prompt_tokens:] < torch.arange(prompt_tokens, tokens) + 1
@@ -72,7 +73,9 @@ def first_wrap(cache: CacheClass, model: GPT, prompt_tokens: int, tokens: int) -
 
 
 def most_new_tokens(cache: CacheConfig, window: int, prompt_tokens: int, new_tokens: int) -> int:
-    """The most ids that the gate generates: those of a class's first wrap are known to it only."""
+    """The most ids that the gate generates. For an approximate cache this is an upper bound, since
+    only its class knows where it first wraps.
+    """
     if CACHES[cache.kind].exact:
         return min(new_tokens, NEW_TOKENS, window + 1 - prompt_tokens)
     return min(new_tokens, window + NEW_TOKENS)
@@ -86,7 +89,7 @@ def needed_bytes(
     new_tokens: int,
     values: int,
 ) -> int:
-    """Bytes that ``check`` takes at its peak, with ``values`` bytes an activation."""
+    """Bytes that ``check`` takes at its peak, with ``values`` bytes per activation."""
     rows = min(batch, ROWS_AT_ONCE)
     n = prompt_tokens + most_new_tokens(cache, model.context_length, prompt_tokens, new_tokens)
     work = cost.activation_bytes(model, rows, n, values)
@@ -95,14 +98,14 @@ def needed_bytes(
     else:
         positions = compared = min(n - prompt_tokens, 3 * NEW_TOKENS + 1)
         scores = 4 * rows * model.n_heads * reference.QUERIES_AT_ONCE
-        work += n * (4 * scores + 4 * n * 8)  # and masks and distances
+        work += n * (4 * scores + 4 * n * 8)  # scores, masks and distances
     return work + 4 * model.vocab_size * (batch * compared + 4 * rows * positions)
 
 
 def _steps(
     cache: CacheConfig, model: GPT, prompt_tokens: int, new_tokens: int
 ) -> tuple[int, list[int]]:
-    """How many new ids to generate, and which of them to compare, by their number."""
+    """How many new ids to generate, and the indices of those to compare."""
     window, of = model.config.context_length, CACHES[cache.kind]
     most = most_new_tokens(cache, window, prompt_tokens, new_tokens)
     if of.exact:
@@ -122,7 +125,7 @@ def check(
     cache: CacheConfig,
 ) -> GateResult:
     """Compare ``engine``, which runs ``cache``, on ``prompt`` (B, P) with a forward pass over all
-    tokens at once: ``model``'s own, or the one that an approximate cache states.
+    tokens at once: ``model``'s own, or for an approximate cache a pass over what it states.
     """
     prompt_tokens, of = prompt.shape[1], CACHES[cache.kind]
     end, compared = _steps(cache, model, prompt_tokens, new_tokens)
@@ -155,7 +158,7 @@ def check(
         below = slow.amax(dim=-1) - chosen
         wrong += int((below > 2 * difference).sum())
         ties += int(((below > 0) & (below <= 2 * difference)).sum())
-    worst = float(torch.tensor(differences).max())  # NaN if any is
+    worst = float(torch.tensor(differences).max())  # NaN if any difference is
     limit = tolerance(precision, largest, seen)
     reason = ""
     if not worst <= limit:

@@ -1,4 +1,4 @@
-"""Whatever a run runs into becomes its outcome, so that the other runs go on."""
+"""Turns the errors of a run into its outcome, so that the other runs go on."""
 
 import traceback
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from runners.harness.measure.result import CellResult
 
 
 def guarded(device: DeviceConfig, run: Callable[[CellResult], None]) -> CellResult:
-    """Let ``run`` fill a result, under the device's threads. Only Ctrl-C and SIGTERM pass."""
+    """Let ``run`` fill a result with the device's threads. Only Ctrl-C and SIGTERM are raised."""
     missing = subject.missing_device(device.kind)
     if missing:
         return CellResult("skipped" if device.on_missing == "skip" else "failed", missing)

@@ -1,9 +1,9 @@
-"""The limit: what the weight products of one decode step take, and nothing else.
+"""The limit: the time of the weight products of one decode step, and of nothing else.
 
-No engine can be faster at the same batch, precision and threads unless it multiplies faster, so a
-cell's share of the limit says how much time its engine spends on other things. The limit is the
-fastest of the ways to multiply that the engines offer (``Engine.products``). It leaves out
-attention, so the share falls as batch and length grow.
+No engine can be faster at the same batch, precision and threads unless it multiplies faster. So
+``limit_share``, the limit over a cell's time per token, says how much time its engine spends on
+other things. The limit is the fastest of the ways to multiply that the engines offer
+(``Engine.products``). It leaves out attention, so the share falls as batch and length grow.
 """
 
 from statistics import median
@@ -20,17 +20,17 @@ from tinygpt.engines.base import Multiply
 from tinygpt.model import GPT
 
 _SECONDS = 0.05
-"""Spent on each way to multiply; dozens of steps of a small model."""
+"""Seconds spent on each way to multiply, enough for dozens of steps of a small model."""
 
 
 @torch.inference_mode()
 def figures(
     config: BenchConfig, model: GPT, result: CellResult, report: Report
 ) -> dict[str, float]:
-    """``limit_ms`` and ``limit_share`` of a cell whose decode steps were timed.
+    """``limit_ms`` and ``limit_share`` of a cell with timed decode steps and a cache; else {}.
 
-    It is measured for each cell, since a busy machine slows down the products as it slows down the
-    steps. Only the cell's own engine may compile for it; those of the other engines are used if
+    The limit is measured for each cell, since a busy machine slows down the products as much as the
+    steps. Only the cell's own engine may compile code for it. Other engines' products are used if
     they were compiled before, since a minute of compiling is too long for a cell of seconds.
     """
     tpot_ms = result.metrics.get("tpot_ms")
@@ -53,7 +53,7 @@ def figures(
 
 
 def _seconds(multiply: Multiply, device: torch.device) -> float:
-    """The median of as many passes as there is time for, after some to warm up."""
+    """Median seconds of a pass: after 3 to warm up, as many as ``_SECONDS`` allows, at least 5."""
     synchronize = timing.synchronizer(device)
     for _ in range(3):
         multiply()

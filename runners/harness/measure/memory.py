@@ -1,4 +1,4 @@
-"""What a run takes, foreseen by arithmetic: a CPU out of memory is a kill and not an exception."""
+"""Predicts a run's memory, since a run that exhausts the CPU's is killed without an exception."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from tinygpt.config import ENGINES
 from tinygpt.engines import EnginePlan, engine_class, unsupported
 
 _BYTES_OF_AN_ID = 80
-"""Two tensors with it, a Python integer in a list, and its JSON, of each id of prompt and text."""
+"""Bytes for each id of prompt and text: in two tensors, as a Python integer in a list, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Needed:
     weights: int
     cache: int
     work: int
-    """Activations, logits, scores, angles; those of the gate's reference included."""
+    """Activations, logits, scores and angles, including those of the gate's reference."""
     ids: int
     """Prompts as they are drawn or encoded, before they are cut to the window, and all texts."""
 
@@ -32,7 +32,7 @@ class Needed:
 
 
 def engine_plan(config: BenchConfig | SampleConfig, prompt_tokens: int | None = None) -> EnginePlan:
-    """What the engine of ``config`` has to run after a prompt, by default one of a full window."""
+    """The plan of ``config``'s engine for a prompt of so many tokens, by default a full window."""
     if prompt_tokens is None:
         prompt_tokens = config.model.context_length
     return EnginePlan(
@@ -47,7 +47,7 @@ def engine_plan(config: BenchConfig | SampleConfig, prompt_tokens: int | None = 
 
 
 def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
-    """What a cell, or the writing of texts, takes, by arithmetic."""
+    """The memory that a benchmark cell or a sample run needs, computed without running it."""
     model, engine = config.model, engine_class(config.engine.kind)
     longest, prompts = _prompt_bytes(config)
     prompt = min(longest, model.context_length)
@@ -66,27 +66,27 @@ def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
 
 
 def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
-    """Tokens of the longest prompt, at most, and the bytes of all ids before they are cut."""
+    """The most tokens that the longest prompt can have, and the bytes of all ids before cutting."""
     texts = config.prompt.content.texts
     if isinstance(config, BenchConfig) and not texts:  # each row, and the stack of them
         return config.prompt.tokens, 2 * 8 * config.batch.size * config.prompt.tokens
-    sizes = [len(text.encode()) for text in texts]  # at most a token a byte
+    sizes = [len(text.encode()) for text in texts]  # at most one token per byte
     return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
 
 
 def made_weights_bytes(config: RunConfig) -> int:
-    """On the host, while weights are made or read: fp32, with what the widest is drawn from."""
+    """Host bytes while weights are made or read: all in fp32, and draws for the largest matrix."""
     widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
     drawn = 3 * widest if config.checkpoint == "none" else 0
     return 4 * (config.model.n_parameters + drawn)
 
 
 def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: int) -> int:
-    """The widest step and, of a cell, the gate; angles and the sampler's history as well."""
+    """Bytes of the widest step, angles and the sampler's history; for a cell also gate or limit."""
     model, batch, values = config.model, plan.batch, config.precision.bytes_per_value
     positions = engine_class(config.engine.kind).cache_positions(plan)
     new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
-    at_once = prompt if cached else model.context_length  # a cell is warmed up with a whole one
+    at_once = prompt if cached else model.context_length  # the warm-up runs a full window
     work = cost.activation_bytes(model, batch, at_once, values)
     angles = positions if cached else model.context_length
     work += 4 * 4 * angles * model.head_dim  # cosines and sines, while they are made
@@ -100,7 +100,7 @@ def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: in
 
 
 def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[str, str]:
-    """The outcome of a cell that cannot run on ``device``, and why; ok and no reason if it can."""
+    """The outcome and reason of a cell that cannot run on ``device``; ("ok", "") if it can."""
     reason = unsupported(config.engine, config.model, config.cache, config.device.kind)
     if reason:
         return "skipped", reason
@@ -109,7 +109,7 @@ def obstacle(config: BenchConfig | SampleConfig, device: torch.device) -> tuple[
 
 
 def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) -> str:
-    """Why the cell cannot fit, foreseen: a CPU out of memory is a kill and not an exception."""
+    """Why the run will not fit into the memory of ``device``; empty if it will, or on mps."""
     needed = needed_bytes(config)
     parts = {
         "weights": needed.weights,

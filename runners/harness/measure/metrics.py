@@ -1,8 +1,8 @@
-"""From raw seconds to named figures. B rows, P prompt tokens, N new tokens.
+"""Turns raw seconds into named figures. Shapes: B rows, P prompt tokens, N new tokens.
 
-The prompt's tokens never count in a rate. Each repeat's rate is kept, and what is reported is the
-tokens over the median of the times, so that the figures of a cell belong together: never the mean
-of rates. A figure that N does not allow is left out, not zero and not infinite.
+Only the prefill's rate counts the prompt's tokens. The rate of each repeat is kept. The reported
+rate is the tokens over the median time, never the mean of rates, so that the figures of a cell fit
+together. A figure that cannot be computed for this N is left out, not set to zero or infinity.
 """
 
 import json
@@ -46,6 +46,6 @@ def summarise(config: BenchConfig, result: CellResult, *, prompt_tokens: int) ->
             figures[f"itl_ms_p{percent}"] = value * 1e3
     result.metrics |= {name: value for name, value in figures.items() if value is not None}
     result.headline = f"{output.median:,.0f} tok/s"
-    # Tables compare by every repeat; from a tag they get them in the one query they make anyway.
+    # Tables compare every repeat; a tag brings the rates with the query that they make anyway.
     result.tags["tinygpt.rates"] = json.dumps([float(f"{rate:.6g}") for rate in per_repeat])
     result.tags["tinygpt.stable"] = str(output.stable).lower()

@@ -1,4 +1,4 @@
-"""What a run is about: weights, tokenizer and prompts on a device, under its threads."""
+"""Sets up what a run works on: weights, tokenizer and prompts on a device, and its threads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,9 +50,9 @@ def missing_device(kind: str) -> str:
 
 @contextmanager
 def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
-    """Set torch's threads for one job, and put back what it changed.
+    """Set torch's number of threads for one job, and restore it at the end.
 
-    First of all, since torch looks for it, its compiler gets a folder that it can work in.
+    Before that, torch's compiler gets a folder that it can work in, since torch looks for one.
     """
     toolchain.choose_folder()
     before, usable = torch.get_num_threads(), system.usable_cores()
@@ -78,7 +78,7 @@ def make_model(config: RunConfig, device: torch.device) -> GPT:
 
 
 def make_tokenizer(config: RunConfig, notes: list[str]) -> Tokenizer | None:
-    """The checkpoint's tokenizer, where it has one."""
+    """The checkpoint's tokenizer; None if it has none."""
     tokenizer = read_tokenizer(config)
     if tokenizer and tokenizer.vocab_size < config.model.vocab_size:
         notes.append(
@@ -91,8 +91,8 @@ def make_tokenizer(config: RunConfig, notes: list[str]) -> Tokenizer | None:
 def make_prompts(
     config: PromptedConfig, tokenizer: Tokenizer | None, notes: list[str]
 ) -> list[Tensor]:
-    """Prompt ids, cut to the window: (1, P) of each text; (B, P) of a benchmark, its text in every
-    row, or random ids. Raises as ``checks.prompt_ids``.
+    """Prompt ids, cut to the window: (1, P) for each text. A benchmark has (B, P), with its text in
+    every row, or random ids. Raises what ``checks.prompt_ids`` raises.
     """
     texts, model = config.prompt.content.texts, config.model
     rows = config.batch.size if isinstance(config, BenchConfig) else 1
@@ -108,7 +108,7 @@ def make_prompts(
 
 
 def _random_row(config: BenchConfig, row: int) -> Tensor:
-    """Random ids, drawn for each row by itself: row 0 is the same at any batch size."""
+    """Random ids from a generator per row, so that row 0 is the same at any batch size."""
     generator = torch.Generator().manual_seed(row_seed("prompt", config.seed, row))
     size = (config.prompt.tokens,)
     return torch.randint(config.model.vocab_size, size, generator=generator)
@@ -128,8 +128,8 @@ def _cut(prompt: Tensor, model: ModelConfig, notes: list[str]) -> Tensor:
 
 
 class Subject:
-    """What a run is about, made once: the model of its config, a tokenizer where the prompts are
-    texts and it has one, and the prompts' ids, all on the device.
+    """What a run works on, made once: the model, the prompts' ids (both on the device), and a
+    tokenizer if the prompts are texts and the checkpoint has one.
     """
 
     def __init__(self, config: PromptedConfig, notes: list[str]) -> None:
@@ -148,7 +148,7 @@ class Subject:
         return prompt
 
     def tags(self) -> dict[str, str]:
-        """What it is known by, under the threads that are set now."""
+        """The tags that identify the run, with torch's present number of threads."""
         prompts = [row for ids in self.prompts for row in ids.tolist()]
         return fingerprint.tags(self.config, self.model, prompts, self.tokenizer)
 
@@ -158,7 +158,7 @@ class Subject:
         cache: CacheConfig,
         report: Callable[[str], None] = lambda phase: None,
     ) -> Engine:
-        """An engine for any of the prompts and the new tokens after it."""
+        """An engine that is large enough for every prompt and the new tokens after it."""
         longest = max(prompt.shape[1] for prompt in self.prompts)
         return make_engine(
             config,
@@ -177,20 +177,20 @@ class Subject:
 
 
 class Generation:
-    """The new tokens after one prompt, made anew each time it is called."""
+    """Generates the new tokens after one prompt, from the start at each call."""
 
     def __init__(self, subject: Subject, engine: Engine, sampler: Sampler) -> None:
         self.engine, self.sampler, self.prompt = engine, sampler, subject.prompt
         self._new_tokens = subject.config.length.new_tokens
         self._vocab_size = subject.config.model.vocab_size
         self.ids = self.prompt
-        """The ids (B, P + N) of the last time."""
+        """The ids (B, P + N) of the last call; before the first one, the prompt."""
 
     def reset(self) -> None:
-        """Let the sampler begin as the first time."""
+        """Put the sampler into the state in which every call starts."""
         self.sampler.reset(self.prompt, self._vocab_size)
 
     def __call__(self, on_token: OnToken) -> None:
-        """Generate, and call back after each token."""
+        """Generate, calling ``on_token`` after each token."""
         self.reset()
         self.ids = self.engine.generate(self.prompt, self._new_tokens, self.sampler, on_token)

@@ -1,7 +1,7 @@
-"""The clock: timed repeats within a budget, a traced pass, a reference kernel.
+"""Timing: repeats within a budget, a traced pass, and the fixed reference work.
 
-A timed repeat waits for the device at its start, at the first token and at its end, nowhere else,
-so that what is measured is the generation and not the measuring.
+A timed repeat waits for the device only at its start, at the first token and at its end, so that
+waiting does not slow down the generation that it measures.
 """
 
 import gc
@@ -21,7 +21,7 @@ from runners.harness.stats import spread
 from tinygpt.generation import OnToken
 
 _PRODUCTS = 24
-"""Of the reference."""
+"""Number of matrix products in the reference work."""
 
 Generate = Callable[[OnToken], object]
 """Runs one whole generation, calling back after each token."""
@@ -29,7 +29,7 @@ Generate = Callable[[OnToken], object]
 
 @dataclass
 class Repeats:
-    """Every raw second of a cell's timed repeats."""
+    """The raw seconds of a cell's timed repeats, one value per repeat."""
 
     ttft_s: list[float] = field(default_factory=list)
     """Start to first new token."""
@@ -44,7 +44,7 @@ class Synchronize(Protocol):
 
 
 def synchronizer(device: torch.device) -> Synchronize:
-    """``torch.cuda.synchronize`` and its like; on a CPU there is nothing to wait for."""
+    """The function that waits for ``device``; on a CPU it does nothing."""
     if device.type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     if device.type == "mps":
@@ -89,13 +89,14 @@ def measure(
     config: TimingConfig,
     on_repeat: Callable[[int], None],
 ) -> Repeats:
-    """Repeat until the median is known well enough or the budget beyond the first is spent.
+    """Repeat until the median is known well enough, or ``max_repeats`` or the budget is reached.
 
-    No repeat is begun that would end past the budget, going by the slowest so far.
+    The first repeat does not count towards the budget. No repeat is begun that would exceed the
+    budget if it took as long as the slowest one so far.
     """
     repeats = Repeats()
     spent = 0.0
-    gc.collect()  # once: with all that is imported here it takes as long as a short repeat
+    gc.collect()  # only once: with so many imported modules it takes as long as a short repeat
     while True:
         on_repeat(len(repeats.e2e_s) + 1)
         ttft, e2e = timed_repeat(generate, synchronize)
@@ -126,11 +127,11 @@ def traced_gaps(generate: Generate, synchronize: Synchronize) -> list[float]:
 
 
 def reference_ms(device: torch.device, synchronize: Synchronize) -> float:
-    """Milliseconds of a fixed piece of work: the yardstick for the machine's own drift.
+    """Milliseconds of a fixed piece of work, which shows how the machine's own speed drifts.
 
-    Twenty-four products of square fp32 matrices, wide enough to take tens of milliseconds: 512 on a
-    CPU (6.4 GFLOP, about 30 ms on two cores with AVX-512), 2048 on a GPU (0.4 TFLOP). Their median
-    counts, so that a moment's disturbance is no drift.
+    The work is 24 products of square fp32 matrices, wide enough to take tens of milliseconds: 512
+    on a CPU (6.4 GFLOP, about 30 ms on two cores with AVX-512), 2048 on a GPU (0.4 TFLOP). The
+    result is 24 times their median, so that a short disturbance does not count as drift.
     """
     width = 512 if device.type == "cpu" else 2048
     a = torch.full((width, width), 0.5, device=device)

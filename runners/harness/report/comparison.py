@@ -1,4 +1,4 @@
-"""A comparison as it is read: what differs first, then the cells, then what it comes to."""
+"""A comparison as text: first what differs, then the cells, then the overall result."""
 
 import json
 import math
@@ -25,31 +25,31 @@ from runners.harness.tables.comparison import Comparison, Side
 from runners.harness.tables.table import Table
 
 NOT_JUDGED = 3
-"""Exit status where nothing is slower for sure, and not everything could be judged."""
+"""Exit status if nothing is certainly slower, but not everything could be judged."""
 
 
 @dataclass(frozen=True)
 class SpeedCheck:
-    """Whether b is slower by more than is allowed, beyond doubt."""
+    """Whether b is certainly slower than a by more than is allowed."""
 
     status: int
-    """Exit status: 1 where a cell, or the mean, is; else 3 where a cell cannot be judged."""
+    """Exit status: 1 if a cell or the mean is slower; else 3 if a cell cannot be judged; else 0."""
     line: str
-    """What it comes to, and where, and what would make the rest judgeable."""
+    """The result in one line: which cells are slower, and how the rest could be judged."""
     slower: list[str]
-    """The cells of b that are."""
+    """The cells of b that are slower."""
     unjudged: list[str]
-    """The cells of b that may be."""
+    """The cells of b that may be slower."""
     missing: list[str]
     """The measured cells of a that no cell of b was compared with."""
 
 
 def check_speed(found: Comparison, config: CompareConfig) -> SpeedCheck:
-    """Judge b by ``fail_if_slower``. What cannot be judged is no pass: a cell that is slow enough
-    has too few repeats for an interval, and one that failed has none.
+    """Judge b by ``fail_if_slower``. A cell that cannot be judged does not pass, since a very slow
+    cell has too few repeats for an interval, and a failed cell has none.
     """
     frame, mean, least = found.frame, found.overall, 1.0 - config.allowed
-    beyond = least * (1 - 1e-9)  # exactly as slow as is allowed is allowed, whatever the rounding
+    beyond = least * (1 - 1e-9)  # exactly as slow as allowed passes, whatever the rounding
     few = frame["low"].isna()
     slower = frame["high"] < beyond
     if least >= 1 / stats.CLEAR_RATIO:
@@ -87,7 +87,7 @@ def check_speed(found: Comparison, config: CompareConfig) -> SpeedCheck:
 
 
 def _labels(frame: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
-    """What tells each of ``rows`` from the rest of the frame: ``batch 4``; ids if nothing does."""
+    """What tells each of ``rows`` from the other rows, as in ``batch 4``; ids if nothing does."""
     names = [name for name in _names(frame) if frame[name].nunique() > 1]
     return [
         " ".join(f"{name} {row[name]}".replace("_", " ") for name in names) or str(row["cells_b"])
@@ -96,7 +96,7 @@ def _labels(frame: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
 
 
 def _more_rounds(found: Comparison, unclear: pd.DataFrame) -> str:
-    """The commands that measure again, with enough rounds, what the ``unclear`` rows rest on."""
+    """The commands that measure the cells of the ``unclear`` rows again, with enough rounds."""
     commands: dict[str, list[str]] = {}
     for name, side in (("a", found.a), ("b", found.b)):
         n, rounds = unclear[f"n_{name}"], unclear[f"rounds_{name}"]
@@ -110,7 +110,7 @@ def _more_rounds(found: Comparison, unclear: pd.DataFrame) -> str:
 
 
 def _command(side: Side, rounds: int = 0) -> str:
-    """The command that a side was made with, in so many rounds where they are given."""
+    """The command that a side was made with; with so many rounds if ``rounds`` is not 0."""
     overrides = side.top.overrides
     if overrides.startswith(("run=", "config=")):  # a rerun has the rounds of its original
         longer = ["timing=thorough"] if rounds else []
@@ -120,7 +120,7 @@ def _command(side: Side, rounds: int = 0) -> str:
 
 
 def show(found: Comparison, form: str) -> None:
-    """Heading, table, overall and what has no partner; a csv's stdout holds the rows alone."""
+    """Print heading, table, overall result and unmatched cells; csv has only rows on stdout."""
     table = _table(found)
     if form == "csv":
         print(*_heading(found), *table.footer, sep="\n", file=sys.stderr)
@@ -135,7 +135,7 @@ def show(found: Comparison, form: str) -> None:
 
 
 def _heading(found: Comparison) -> list[str]:
-    """What a reader has to know first: what is compared, and what else is not the same."""
+    """What a reader has to know first: what is compared, and what else differs."""
     lines = []
     for name, side in (("a", found.a), ("b", found.b)):
         started = min(cell.run.info.start_time for cell in side.cells.values()) / 1000
@@ -157,7 +157,7 @@ def _heading(found: Comparison) -> list[str]:
 
 
 def _further(found: Comparison) -> list[str]:
-    """What differs between the environments of the first matched cells and is in no tag."""
+    """Differences between the environments of the first matched cells that no tag records."""
     one, other = found.frame[["cells_a", "cells_b"]].iloc[0].str.split().str[0]
     try:
         old, new = found.a.cells[one].environment, found.b.cells[other].environment
@@ -169,14 +169,14 @@ def _further(found: Comparison) -> list[str]:
 
 
 def _names(frame: pd.DataFrame) -> list[str]:
-    """The columns that tell the rows apart; hashes and seed only where it takes them."""
+    """The columns that tell the rows apart; hashes and seed only if the others do not."""
     plain = [name for name in NAMES if name not in HASHES] + ["threads"]
     alike = frame.duplicated(plain).any()
     return plain + [name for name in HASHES if alike and frame[name].nunique() > 1]
 
 
 def _table(found: Comparison) -> Table:
-    """As it is read: the names that vary, both rates, the ratio; overall and the rest below it."""
+    """The table for people: names, both rates and the ratio, with the overall result below."""
     frame, overall = found.frame, found.overall
     shown = frame[_names(frame)].copy()
     for name in shown.columns.intersection(["weights", "prompt"]):
@@ -204,7 +204,7 @@ def _table(found: Comparison) -> Table:
 
 
 def _rounds(frame: pd.DataFrame) -> str:
-    """How many rounds a side, and what a single one means."""
+    """How many rounds each side has, and what a single round means."""
     counts = [sorted(set(frame[name])) for name in ("rounds_a", "rounds_b")]
     text = " and ".join("–".join(str(n) for n in dict.fromkeys((c[0], c[-1]))) for c in counts)
     single = frame[frame[["rounds_a", "rounds_b"]].min(axis=1).eq(1)]
@@ -218,7 +218,7 @@ def _rounds(frame: pd.DataFrame) -> str:
 
 
 def to_object(found: Comparison) -> dict[str, Any]:
-    """The whole comparison, as json has it."""
+    """The whole comparison as an object for JSON."""
     overall = asdict(found.overall)
     overall["n_b"], overall["n_a"] = overall.pop("n")
     return {

@@ -1,6 +1,6 @@
 """A table as text: rich for the terminal, markdown, csv and json.
 
-A column that is the same in every row says so once, above the table; reasons stand below it.
+A value that is the same in every row is said once, above the table; reasons are below it.
 """
 
 import csv
@@ -60,7 +60,7 @@ def say(line: str) -> None:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process, with what runs in it."""
+        """Call ``reader_gone``, since Rich would end the process with all that runs in it."""
         reader_gone()
 
 
@@ -80,15 +80,15 @@ def write(folder: Path, shown: list[Table], whole: pd.DataFrame) -> None:
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """Raw figures, a figure that is not there left empty."""
-    # Quoted only where need be, a lone carriage return would end a row for whoever reads it.
+    """The rows as csv with raw figures; a missing figure is left empty."""
+    # With minimal quoting, a lone carriage return would end a row for whoever reads the csv.
     odd = any(frame[name].astype(str).str.contains("\r", regex=False).any() for name in frame)
     how: Literal[0, 2] = csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL
     return frame.to_csv(index=False, lineterminator="\n", quoting=how)
 
 
 def to_json(frame: pd.DataFrame) -> str:
-    """A list of rows; a figure that is not there is null."""
+    """A list of rows; a missing figure is null."""
     rows = json.loads(frame.to_json(orient="records"))
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
@@ -130,7 +130,7 @@ def _show_rich(table: Table, stream: TextIO) -> None:
     for name in rows.columns:
         side: Literal["left", "right"] = "right" if numeric(rows[name]) else "left"
         drawn.add_column(name, justify=side, no_wrap=name != "overrides")
-    for row in rows.itertuples(index=False):  # what is no_wrap has its width; the rest is cut
+    for row in rows.itertuples(index=False):  # no_wrap columns keep their width; others are cut
         drawn.add_row(*(Text(value, no_wrap=True, overflow="ellipsis") for value in row))
     console.print(drawn)
     for line in footer:
@@ -140,7 +140,7 @@ def _show_rich(table: Table, stream: TextIO) -> None:
 
 
 def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
-    """What all rows share, in words; the columns that differ, as text; the lines below."""
+    """What all rows share, in words; the other columns, as text; the lines below the table."""
     frame = table.frame
     footer = list(table.footer)
     columns = {str(name): texts(str(name), frame[name]) for name in frame.columns}
@@ -153,7 +153,7 @@ def _shown(table: Table) -> tuple[str, pd.DataFrame, list[str]]:
     columns = folded(columns, INTERVAL)
     for span in RANGES:
         columns = folded(columns, span)
-        if "-" not in columns.get("interval", []):  # which says it better
+        if "-" not in columns.get("interval", []):  # the interval says it better
             columns.pop(span.name, None)
     if not any(map(noise.is_noisy, frame.get("noise", []))):
         columns.pop("noise", None)

@@ -20,9 +20,9 @@ from runners.harness.sweep.plan import estimate
 
 
 def prepared(sweep: Sweep) -> Sweep:
-    """The sweep that will run: ``sweep``, or with resume=true the older one to go on with.
+    """The sweep that will run: ``sweep``, or with resume=true the older sweep that it continues.
 
-    With plan=true it is shown and the process ends (SystemExit).
+    With plan=true the plan of that sweep is shown and the process ends (SystemExit).
     """
     asked: BenchConfig = sweep.configs[0]
     if not (asked.resume or asked.plan):
@@ -54,8 +54,8 @@ def prepared(sweep: Sweep) -> Sweep:
 
 @contextmanager
 def tracked(sweep: Sweep) -> Iterator[None]:
-    """Print the number of cells and how long they will take; they run inside, tracked by MLflow
-    and with a progress bar.
+    """Print the number of cells and how long they will take. The cells run inside this context,
+    tracked by MLflow and with a progress bar.
     """
     from runners.harness.measure.subject import missing_device
     from runners.harness.sweep.plan_report import obstacle
@@ -89,7 +89,7 @@ def _show_tables(store: Store, folder: Path) -> str:
 
 
 def show_lone(measured: JobResult) -> None:
-    """A lone cell's row; those of a sweep are shown together, at its end."""
+    """Print the row of a lone cell; the rows of a sweep are printed together at its end."""
     from runners.harness.report import render
     from runners.harness.tables.bench import bench_tables
     from runners.harness.tables.frames import cells

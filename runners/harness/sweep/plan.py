@@ -1,10 +1,10 @@
-"""How long the cells of a sweep will take, told before the first one runs.
+"""Estimates how long the cells of a sweep will take, before the first one runs.
 
 The estimate adds up what a cell does: load, reference work, gate, warm-up, timed repeats, traced
 pass, limit, and keeping the result. Forward passes are priced with a few rates that are measured on
 this machine in well under a second. The products of a small batch are measured at several numbers
 of rows, since their speed lies between that of one row and that of many in a way that differs from
-processor to processor. Compiling is priced by what it took on this machine before.
+processor to processor. Compiling is priced by how long it took on this machine before.
 
 While the sweep runs, the time left is corrected by how long the finished cells took.
 """
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _QUIET_LAYER_S = 1.5e-4
 """``Machine.layer_s`` of the machine on which the constants below were measured."""
 _KEEP_S = 0.3
-"""Composing a cell, identifying its weights, collecting garbage, writing and tracking it."""
+"""Seconds to compose a cell, identify its weights, collect garbage, write and track it."""
 _AROUND_S = 3.0
-"""Opening the store before the first cell; making the tables and ending after the last one."""
+"""Seconds to open the store before the first cell, and to make tables and end after the last."""
 _GATE_TOKENS = 32
 _LIMIT_S = 0.05
-"""Time that the limit spends on each way to multiply."""
+"""Seconds that the limit spends on each way to multiply."""
 _REFERENCE_FLOPS = 25 * 2 * 512**3
 _FEWEST = 5
-"""Repeats below which there is no interval, so that nothing but ``max_repeats`` ends a cell."""
+"""Repeats below which there is no interval, so that only the maximum or the budget ends a cell."""
 _USUAL = 1.4
 """Repeats that a cell usually makes, as a multiple of the fewest that its timing allows."""
 _MEASURING_S = 0.05
-"""Spent on each rate; one that needs longer is measured once."""
+"""Seconds spent on measuring each rate; work that takes longer is run once."""
 _ROWS = (1, 4, 16, 64, 256)
-_GPU = {"flops": 2e13, "bytes": 1e12}
-"""Rates that are assumed of a GPU, where dispatch is most of the time of a small model."""
+_GPU_FLOPS_PER_S = 2e13
+"""Assumed for a GPU, where dispatch takes most of a small model's time."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Machine:
     flops_per_s: float
     """Operations per second of a large fp32 product."""
     products: dict[str, dict[int, float]] = field(default_factory=dict)
-    """Seconds a weight in products with so many rows, by precision and rows. Where a precision is
-    missing, ``flops_per_s`` counts."""
+    """Seconds per weight of a product, by precision and number of rows. For a precision that is
+    missing, ``flops_per_s`` is used."""
     bytes_per_s: float = math.inf
-    """Bytes per second that are read and written in copying."""
+    """Bytes read and written per second when copying."""
     draw_s: float = 0.0
     """Seconds to draw and hash one random weight."""
 
     def product_s(self, precision: str, rows: int) -> float:
-        """Seconds a weight in a product with ``rows`` rows, between those that were measured."""
+        """Seconds per weight of a product with ``rows`` rows, interpolated from those measured."""
         known = sorted(self.products.get(precision, {}).items())
         if not known:
             return 2 * rows / self.flops_per_s
@@ -78,8 +78,8 @@ class Machine:
 
     @property
     def slowness(self) -> float:
-        """How much slower Python is here than where the constants were measured; within bounds,
-        since a moment's disturbance weighs more in ``layer_s`` than in work of seconds.
+        """How many times slower Python is here than where the constants were measured. It is kept
+        in [0.5, 4], since a short disturbance changes ``layer_s`` more than work of seconds.
         """
         return min(max(self.layer_s / _QUIET_LAYER_S, 0.5), 4.0)
 
@@ -89,7 +89,7 @@ class Estimate:
     """How long one cell will take."""
 
     seconds: float
-    """All of it, compiling included."""
+    """Seconds in all, including compiling."""
     compile_s: float = 0.0
     shapes: int = 0
     """How many pieces of code it has to compile."""
@@ -118,7 +118,7 @@ class Total:
 
 
 def estimate(configs: Sequence[BenchConfig], left_out: Collection[int] = ()) -> Total:
-    """Price the cells of a sweep; those numbered in ``left_out`` are not run, or end at once."""
+    """Estimate the time of a sweep; cells numbered in ``left_out`` are not run, or end at once."""
     running = [n for n in range(len(configs)) if n not in left_out]
     precisions = {configs[n].precision.kind for n in running}
     machines = {
@@ -141,8 +141,8 @@ def estimate(configs: Sequence[BenchConfig], left_out: Collection[int] = ()) -> 
 
 
 def calibrate(threads: int | None, precisions: Collection[str]) -> Machine:
-    """Measure the rates on the CPU with so many threads (None: all cores), in about 0.3 seconds
-    once torch has been imported.
+    """Measure the rates on the CPU with ``threads`` threads (None: all usable cores). It takes
+    about 0.3 seconds once torch has been imported.
     """
     import torch
 
@@ -163,12 +163,12 @@ def calibrate(threads: int | None, precisions: Collection[str]) -> Machine:
             flops_per_s=2 * most / seconds,
             products=products,
             bytes_per_s=2 * 2 * source.nbytes / copy_s,
-            draw_s=draw_s + 4e-9,  # of which the hash takes 1 ns a byte
+            draw_s=draw_s + 4e-9,  # hashing takes 1 ns a byte, so 4 ns a weight
         )
 
 
 def _layer_s() -> float:
-    """Seconds a layer in the decode steps of a model too narrow for its products to count."""
+    """Seconds per layer of a decode step of a model so narrow that its products hardly count."""
     import torch
 
     from tinygpt.checkpoint import random_model
@@ -193,7 +193,7 @@ def _layer_s() -> float:
 
 
 def _products(dtype: "torch.dtype") -> dict[int, float]:
-    """Seconds a weight by rows, over more weights than the caches next to a core hold."""
+    """Seconds per weight by number of rows, with more weights than fit into a core's own caches."""
     import torch
     import torch.nn.functional as F
 
@@ -211,8 +211,8 @@ def _products(dtype: "torch.dtype") -> dict[int, float]:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The median of three runs after one that pays for first use; fewer on a machine so slow or
-    busy that measuring would take long.
+    """Median seconds of three calls after a first one to warm up; of fewer calls on a machine so
+    slow or busy that measuring would take long.
     """
     taken: list[float] = []
     began = perf_counter()
@@ -224,7 +224,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def estimate_s(config: BenchConfig, machine: Machine) -> float:
-    """Seconds that a cell will take, compiling apart."""
+    """Seconds that a cell will take, without compiling."""
     overhead = _KEEP_S * machine.slowness + config.model.n_parameters * machine.draw_s
     overhead += _REFERENCE_FLOPS / machine.flops_per_s
     new, prompt, timing = config.length.new_tokens, config.prompt.tokens, config.timing
@@ -271,11 +271,11 @@ def step_s(config: BenchConfig, machine: Machine, held: float) -> float:
     """Seconds of one decode step of all rows, with ``held`` tokens a row in the cache."""
     model, batch = config.model, config.batch.size
     cached = 2 * model.n_kv_heads * model.head_dim * held * config.precision.bytes_per_value
-    # Attention reads the cache; a rolling one is copied whole before, which reads and writes it.
+    # Attention reads the cache; a rolling cache is copied first, which reads and writes all of it.
     passes = 3 if config.cache.kind == "rolling" else 1
     dispatched = {"eager": 1.0, "cudagraph": 0.1, "compiled": 0.02}.get(config.engine.kind, 1.0)
     if config.device.kind != "cpu":
-        products = 2 * model.n_parameters * batch / _GPU["flops"]
+        products = 2 * model.n_parameters * batch / _GPU_FLOPS_PER_S
         return model.n_layers * machine.layer_s * dispatched + products
     moved = passes * cached * batch * model.n_layers / machine.bytes_per_s
     products = model.n_parameters * machine.product_s(_multiplied(config), batch)
@@ -294,7 +294,7 @@ def pass_s(config: BenchConfig, machine: Machine, tokens: int) -> float:
     attention = 2 * model.n_layers * model.n_heads * model.head_dim * tokens * rows
     dispatch = model.n_layers * machine.layer_s
     if config.device.kind != "cpu":
-        return dispatch + (2 * matrices * rows + attention) / _GPU["flops"]
+        return dispatch + (2 * matrices * rows + attention) / _GPU_FLOPS_PER_S
     products = matrices * machine.product_s(_multiplied(config), rows)
     products += head * machine.product_s(_multiplied(config), batch)
     # Norms, angles, the MLP's gate: each reads and writes what a layer passes on.
@@ -304,6 +304,6 @@ def pass_s(config: BenchConfig, machine: Machine, tokens: int) -> float:
 
 
 def _multiplied(config: BenchConfig) -> str:
-    """The precision whose products the cell's engine makes; eager int8 multiplies in fp32."""
+    """The precision whose measured products price the cell; eager int8 multiplies in fp32."""
     in_bf16 = config.precision.kind == "bf16" and config.engine.kind != "compiled"
     return "bf16" if in_bf16 else "fp32"

@@ -20,8 +20,8 @@ def show(sweep: Sweep, old: Path | None) -> None:
 
 
 def plan(sweep: Sweep, old: Path | None) -> Table:
-    """One row a cell: its place on the axes, its state, the bytes it needs and the seconds it will
-    take, compiling included.
+    """One row per cell: its values on the axes, its state, the bytes that it needs and the seconds
+    that it will take, including compiling.
     """
     done = sweep.done if old is not None else set()
     reasons = ["" if n in done else obstacle(config) for n, config in enumerate(sweep.configs)]

@@ -1,8 +1,8 @@
 """Continuing a sweep that was stopped: which sweep it is, and which of its cells are done.
 
 Two sweeps are the same if they have the same set of cells, in any order. A cell is done if its
-result is ``ok`` and it was measured with the code and weights of today, as its hash tells; other
-cells are measured again.
+result is ``ok`` and its hash shows that it was measured with the present code and weights, or if it
+was skipped and its device is still missing. Other cells are measured again.
 """
 
 import json
@@ -37,16 +37,16 @@ class Previous:
     folder: Path
     record: SweepRecord
     running: bool
-    """Whether its process is alive, and not this one."""
+    """Whether a process other than this one is running it now."""
 
 
 def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
-    """The newest sweep of the same cells whose folder is here."""
+    """The newest sweep of the same cells whose folder is here; None if there is none."""
     if not store.exists:
         return None
     wanted = cells_sha256(map(digest, configs))
     where = f"tags.`tinygpt.kind` = 'sweep' and tags.`tinygpt.cells_sha256` = '{wanted}'"
-    for run in store.search("bench", where, limit=1):
+    for run in store.search("bench", where):
         folder = store.dir / "sweeps" / run.data.tags["tinygpt.sweep"]
         try:
             record = SweepRecord.load(folder)
@@ -58,7 +58,7 @@ def previous(store: Store, configs: list[BenchConfig]) -> Previous | None:
 
 
 def reopened(sweep: Sweep, old: Previous) -> Sweep:
-    """``sweep`` as a continuation of ``old``: with its folder, and its number for each job."""
+    """``sweep`` as a continuation of ``old``, with the folder and the job numbers of ``old``."""
     if old.running and not sweep.configs[0].plan:
         raise UsageError(
             f"resume=true: sweep {old.folder.name} is running now, in process {old.record.pid}; "
@@ -95,17 +95,17 @@ def finished(config: BenchConfig) -> Finished | None:
 
 
 def _deliver(store: Store, place: Place) -> None:
-    """Log a complete result whose process was killed before it had reached MLflow."""
+    """Log to MLflow a complete result whose process was killed before it could do so."""
     there = store.search("bench", f"tags.`tinygpt.cell` = '{place.cell}'", limit=1)
     if not there or there[0].info.status == "RUNNING":
         store.log_cell(place.folder, there[0].info.run_id if there else "")
 
 
 def is_done(folder: Path, config: BenchConfig) -> bool:
-    """Whether ``folder`` holds what running ``config`` now would measure."""
+    """Whether ``folder`` holds the result that running ``config`` now would give."""
     try:
         cell = CellRecord.load(folder)
-    except UnreadableRecordError:  # missing or half of it: the cell is measured again
+    except UnreadableRecordError:  # missing or incomplete: the cell is measured again
         return False
     if cell.outcome == "skipped":
         return subject.missing_device(config.device.kind) != ""
@@ -118,11 +118,11 @@ def is_done(folder: Path, config: BenchConfig) -> bool:
 
 
 def done_cells(folder: Path, configs: Mapping[int, BenchConfig]) -> set[int]:
-    """The numbers of those cells that are done in a sweep's folder."""
+    """The numbers of those cells of ``configs`` that are done in ``folder``, a sweep's folder."""
     try:
         return {n for n, config in configs.items() if is_done(folder / str(n), config)}
     finally:
-        _model.cache_clear()  # no weights may stay beside what is measured
+        _model.cache_clear()  # no weights may stay in memory during a measurement
 
 
 def _cell_hash(config: BenchConfig) -> str:

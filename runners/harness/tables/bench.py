@@ -1,4 +1,4 @@
-"""The tables of a benchmark: the cells, then the pairs of them that answer a question each."""
+"""The tables of a benchmark: the cells, then tables of pairs of cells, one per question."""
 
 import shlex
 
@@ -13,8 +13,8 @@ from runners.harness.tables.table import Table
 
 
 def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[Table]:
-    """The tables of a benchmark sweep, in the order of reading; of its cells that ``where``
-    left, if there are any, and ``note`` says why if there are not.
+    """The tables of a benchmark sweep, in the order of reading. ``cells`` are those that fit the
+    condition ``where``; if there are none, ``note`` says why.
     """
     overrides = str(cells["overrides"].iloc[0]) if len(cells) else ""
     caches, devices = frames.cache_speedup(cells), frames.device_comparison(cells)
@@ -67,7 +67,7 @@ def bench_tables(cells: pd.DataFrame, note: str = "", where: str = "") -> list[T
 
 
 def fill_hint(empty: list[Table], sweep: str, store: Store, where: str = "") -> str:
-    """One line about all tables without rows, with the command that says what fills the first."""
+    """One line about all tables without rows, with a command that says how to fill the first."""
     names = [table.name for table in empty]
     words = [word("sweep", sweep), f"table={names[0]}"]
     words += [word("where", where)] if where else []
@@ -80,7 +80,7 @@ def sweep_command(overrides: str, **axes: str) -> str:
     """The command of the sweep ``overrides`` with each group of ``axes`` swept over its options."""
     try:
         words = [w for w in shlex.split(overrides) if not w.startswith(("resume=", "plan="))]
-    except ValueError:  # cut in the middle of a quote: longer than MLflow keeps
+    except ValueError:  # cut inside a quote, since MLflow limits the length
         words = []
     for group, options in axes.items():
         axis = f"{group}={options}"

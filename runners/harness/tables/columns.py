@@ -1,4 +1,4 @@
-"""Every column of every table, declared once: where it comes from, what it is for, how it reads.
+"""Every column of every table, declared once: its source, its purpose and how it is shown.
 
 A new axis or figure of a cell is one line of ``CELLS``. The csv, the keys by which cells are paired
 and matched, the cells table and all headings are derived from these declarations.
@@ -14,7 +14,7 @@ import pandas as pd
 from runners.harness.terminal import three_digits
 
 APPROXIMATE = " (approximate)"
-"""After the kind of a cache that is no pure speed-up, in every table."""
+"""Follows the kind of an approximate cache, which is no pure speed-up, in every table."""
 
 Source = Callable[[Any], Any]
 """Reads a value from the data of an MLflow run, its ``params``, ``tags`` and ``metrics``."""
@@ -26,27 +26,27 @@ class Column:
 
     name: str
     source: Source | None = None
-    """How a cell's value is read from its run; None where the tables compute it."""
+    """How a cell's value is read from its run; None if the tables compute it."""
     type: Literal["text", "whole", "real"] = "text"
     heading: str = ""
-    """What a person reads in place of the name."""
+    """What people are shown instead of the name."""
     unit: Literal["", "MiB"] = ""
     """``MiB`` where the values are bytes and are shown in MiB."""
     role: Literal["", "key", "place"] = ""
     """``key``: cells are paired or matched only if they agree in it. ``place``: where a cell was
-    measured, which is part of the key unless two places are what is compared."""
+    measured, which is part of the key unless two places are compared."""
     label: str = ""
-    """The short column that stands for this one, which is a JSON object, before people."""
+    """The short column that people are shown instead of this one, which holds JSON objects."""
     ordered: bool = False
     """Whether rows are sorted by it, in the order of the columns."""
     leads: bool = False
-    """Whether it comes before the other texts in csv and json."""
+    """Whether it comes before all other columns in csv and json."""
     shown: bool = False
     """Whether it is in the cells table."""
     always: bool = False
-    """Whether it stays a column where all rows have the same value."""
+    """Whether it stays a column even if all rows have the same value."""
     dropped: int = 0
-    """Columns are left out for want of width from 1 upwards; 0 stays."""
+    """The order in which a narrow terminal leaves columns out, from 1 up; 0 always stays."""
 
     @property
     def title(self) -> str:
@@ -93,7 +93,7 @@ def _figure(name: str, type: Literal["whole", "real"] = "real", **how: Any) -> C
     return Column(name, _metric(name), type, **how)
 
 
-# In the order of reading. A range or interval stands where its first end does.
+# In the order of reading. A range or interval is shown after the column that it is about.
 CELLS = (
     Column("cell", _tag("cell"), leads=True, shown=True, always=True, dropped=7),
     Column("sweep", _tag("sweep"), leads=True),
@@ -158,7 +158,7 @@ CELLS = (
 
 @dataclass(frozen=True)
 class Span:
-    """Two columns that a person reads as one, ``90–110``, after the column that it is about."""
+    """Two columns that are shown as one, ``90–110``, after the column that they are about."""
 
     low: str
     high: str
@@ -167,7 +167,7 @@ class Span:
 
 
 def _side(prefix: str, range_dropped: int) -> tuple[Column, ...]:
-    """A side's rate and the range of its repeats."""
+    """The columns of a side's rate and of the range of its repeats."""
     words = prefix.replace("_", " ")
     return (
         Column(f"{prefix}tok_per_s", heading=f"{words}tok/s", always=True),
@@ -203,7 +203,7 @@ _OTHERS = (
     Column("longest_repeat_tokens", heading="longest repeat"),
     Column("mean_logprob_nats", heading="log-probability"),
 )
-"""The columns that the other tables compute, as far as they read differently from their names."""
+"""The columns that the other tables compute, except those shown plainly under their names."""
 
 INTERVAL = Span("low", "high", "interval", ("output_tok_per_s", "speedup"))
 RANGES = tuple(
@@ -215,17 +215,17 @@ _TYPES = ("text", "whole", "real")
 CSV = tuple(sorted(CELLS, key=lambda c: (not c.leads, _TYPES.index(c.type))))
 """The columns of a cell in the order of csv and json, which old files and notebooks rely on."""
 ORDERED = tuple(column.name for column in CELLS if column.ordered)
-"""What the rows of every table are sorted by, and how a pair is named."""
+"""The columns that sort the rows of every table and name a pair."""
 KEY = tuple(column.name for column in CELLS if column.role == "key")
-"""Cells that agree in these measure the same."""
+"""Cells that agree in these columns measure the same thing."""
 PLACE = tuple(sorted(column.name for column in CELLS if column.role == "place"))
 """Where a cell was measured: machine, threads, torch."""
 LABELS = {column.name: column.label for column in CELLS if column.label}
-"""The key columns that are JSON objects, and what stands for them before people."""
+"""The key columns that hold JSON objects, each with the column that people see instead."""
 SHOWN = tuple(column.name for column in CELLS if column.shown)
-"""The cells table."""
+"""The columns of the cells table."""
 HASHES = tuple(c.name for c in CELLS if c.role == "key" and not c.shown and not c.label)
-"""Key columns that tell people little: they are named only where nothing else tells cells apart."""
+"""Key columns that tell people little: shown only if nothing else tells cells apart."""
 NAMES = (
     *(c.name for c in CELLS if c.shown and (c.role == "key" or c.name in LABELS.values())),
     *HASHES,
@@ -236,16 +236,16 @@ _BY_NAME: Mapping[str, Column] = {column.name: column for column in (*CELLS, *_O
 DROPPED = tuple(
     column.name for column in sorted(_BY_NAME.values(), key=lambda c: c.dropped) if column.dropped
 )
-"""What a narrow terminal goes without, the first to go first."""
+"""The columns that a narrow terminal leaves out, in this order."""
 
 
 def column(name: str) -> Column:
-    """How the column ``name`` reads; as its name is where nothing is declared."""
+    """The declaration of the column ``name``; a plain one if there is none."""
     return _BY_NAME.get(name) or Column(name)
 
 
 def texts(name: str, values: "pd.Series[Any]") -> list[str]:
-    """A column's values as a person reads them, ``-`` where there is none."""
+    """A column's values as people are shown them; ``-`` for a missing one."""
     form: Callable[[Any], str] = str
     if column(name).unit == "MiB":
         form = _mebibytes
@@ -255,12 +255,12 @@ def texts(name: str, values: "pd.Series[Any]") -> list[str]:
 
 
 def numeric(values: "pd.Series[Any]") -> bool:
-    """Whether such texts are figures, which stand to the right."""
+    """Whether all of these texts are figures, which are aligned to the right."""
     return bool(values.str.fullmatch(r"[-–\d,.]*").all())
 
 
 def folded(columns: dict[str, list[str]], span: Span) -> dict[str, list[str]]:
-    """``columns`` with the two of ``span`` as one; unchanged where they are not there."""
+    """``columns`` with the two of ``span`` joined into one; unchanged if either is missing."""
     ends = [columns.get(span.low), columns.get(span.high)]
     if ends[0] is None or ends[1] is None:
         return columns

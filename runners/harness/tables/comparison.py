@@ -1,7 +1,7 @@
-"""Two runs or sweeps, cell by cell: what ``b`` makes of the rates of ``a``, and what else differs.
+"""Compares two runs or sweeps cell by cell: the rates of ``b`` over those of ``a``, and facts.
 
-Cells are matched by what they measure, their rounds pooled. Machine, threads, torch and code are no
-part of that: they are often what a comparison is about, so a difference in them is told first.
+Cells are matched by what they measure, and their rounds are pooled. Machine, threads, torch and
+code may differ: they are often what a comparison is about, so their differences come first.
 """
 
 import json
@@ -20,7 +20,7 @@ from runners.harness.tables.columns import KEY, LABELS, NAMES, PLACE
 
 _CODE = {"tinygpt": "version", "code": "code_sha256", "git commit": "git_sha"}
 _FOLLOWS = {"prompt": {"batch", "prompt_tokens", "seed", "shape"}, "weights": {"seed", "shape"}}
-"""What differs as a matter of course where one of those does."""
+"""Columns that naturally differ if one of the columns in their set differs."""
 
 
 class Side(NamedTuple):
@@ -50,7 +50,7 @@ class Unmatched(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A fact that is not the same on both sides of so many matched cells."""
+    """A fact that differs between the two sides, and in how many matched cells it does."""
 
     what: str
     a: str
@@ -60,7 +60,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Matched:
-    """The same cell on both sides: its rows, one a round."""
+    """The same cell on both sides: its rows, one per round."""
 
     a: pd.DataFrame
     b: pd.DataFrame
@@ -74,7 +74,7 @@ class Matched:
 
     @property
     def noise(self) -> str:
-        """``quiet``, or what was not while the cells were measured, as far as that is known."""
+        """``quiet``, the kinds of noise while the cells were measured, or "" if it is not known."""
         return noise.together([*self.a.to_dict("records"), *self.b.to_dict("records")])
 
     def row(self) -> dict[str, Any]:
@@ -104,21 +104,21 @@ class Matched:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is told of ``b`` against ``a``; ``overall`` is the geometric mean of the ratios."""
+    """The comparison of ``b`` with ``a``; ``overall`` is the geometric mean of the ratios."""
 
     a: Side
     b: Side
     frame: pd.DataFrame
-    """One row a matched cell."""
+    """One row per matched cell."""
     overall: stats.Ratio
     differences: list[Difference]
     same: list[str]
-    """Facts that are known, and the same on both sides of every cell."""
+    """Facts that are known and are the same on both sides of every cell."""
     unmatched: list[Unmatched]
 
 
 def load(store: Store, wanted: str, key: str) -> Side:
-    """The cells of ``wanted``, typed for ``key``; ValueError where they cannot be compared."""
+    """The cells of ``wanted``, the value typed for ``key``; ValueError if they have no timings."""
     top, found = find_cells(store, wanted, key)
     if top.kind != "bench":
         raise ValueError(
@@ -135,7 +135,7 @@ def load(store: Store, wanted: str, key: str) -> Side:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Match the cells and judge ``b`` against ``a``; ValueError where nothing matches."""
+    """Match the cells and judge ``b`` against ``a``; ValueError if no cells match."""
     matched, unmatched = _match({"a": a, "b": b})
     if not matched:
         nearest = min(unmatched, key=lambda one: one.reason.count(" / ") or len(KEY))
@@ -149,7 +149,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Unmatched]]:
-    """Pairs in the order of ``a``, and the cells that are left on either side."""
+    """The matched pairs in the order of ``a``, and the cells of either side without a partner."""
     matched: list[Matched] = []
     left: list[Unmatched] = []
     for group in _groups(pd.concat([s.measured.assign(side=name) for name, s in sides.items()])):
@@ -172,7 +172,7 @@ def _match(sides: dict[str, Side]) -> tuple[list[Matched], list[Unmatched]]:
 
 
 def _groups(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Cells that measure the same; by their threads as well where a side swept over them."""
+    """Groups of cells that measure the same, split by threads if a side swept over them."""
     for _, group in rows.groupby(list(KEY), sort=False, dropna=False):
         if (group.groupby("side")["threads"].nunique(dropna=False) > 1).any():
             yield from (part for _, part in group.groupby("threads", sort=False, dropna=False))
@@ -181,7 +181,7 @@ def _groups(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _places(rows: pd.DataFrame) -> str:
-    """Why the rounds of one side are no side; empty where they were measured in one place."""
+    """Why the rounds of one side cannot be pooled; empty if they were measured in one place."""
     names = [name for name in PLACE if rows[name].nunique(dropna=False) > 1]
     places = [f"{name} {', '.join(map(str, rows[name].unique()))}" for name in names]
     return f"rounds measured in several places ({'; '.join(places)}) are no side" if names else ""
@@ -202,7 +202,7 @@ def _state(row: dict[Any, Any]) -> str:
 
 
 def _nearest(row: dict[Any, Any], others: pd.DataFrame, *, swap: bool) -> str:
-    """What the other side has in the place of ``row``; values as a / b, which ``swap`` turns."""
+    """How the nearest cell of ``others`` differs, as a / b; ``swap`` if ``row`` is on side b."""
 
     def differing(other: dict[Any, Any], columns: Sequence[str]) -> list[str]:
         return _differing(*((other, row) if swap else (row, other)), columns)
@@ -213,7 +213,7 @@ def _nearest(row: dict[Any, Any], others: pd.DataFrame, *, swap: bool) -> str:
 
 
 def _differing(a: dict[Any, Any], b: dict[Any, Any], columns: Sequence[str]) -> list[str]:
-    """``cache none / rolling`` for each column that differs, as far as both are known."""
+    """``cache none / rolling`` for each column that differs and is known on both sides."""
     known = [name for name in columns if not any(pd.isna(s[name]) or s[name] == "" for s in (a, b))]
     names = [name for name in known if a[name] != b[name]]
     words = []
@@ -228,7 +228,7 @@ def _differing(a: dict[Any, Any], b: dict[Any, Any], columns: Sequence[str]) -> 
 
 
 def _facts(a: Side, b: Side, frame: pd.DataFrame) -> tuple[list[Difference], list[str]]:
-    """The facts that differ in matched cells, and those that are known and never do."""
+    """The facts that differ in matched cells, and those that are known and never differ."""
     differences, same = [], []
     for what in (*PLACE, *_CODE):
         ids = zip(frame["cells_a"], frame["cells_b"], strict=True)
@@ -241,7 +241,7 @@ def _facts(a: Side, b: Side, frame: pd.DataFrame) -> tuple[list[Difference], lis
 
 
 def _fact(side: Side, ids: str, what: str) -> str:
-    """What the tags of a side's cells say; empty where they say nothing."""
+    """The fact ``what`` in the tags of a side's cells ``ids``; empty if they do not have it."""
     tags = [side.cells[cell].run.data.tags for cell in ids.split()]
     found = dict.fromkeys(tag.get(f"tinygpt.{_CODE.get(what, what)}", "") for tag in tags)
     return ", ".join(value[:10] if what in _CODE else value for value in found)

@@ -1,5 +1,5 @@
 """The engines side by side: each cell's rate as a multiple of one yardstick, and its share of the
-limit. All engines and precisions of a model are in one column of figures that way.
+limit. This puts all engines and precisions of a model into one column of figures.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from runners.harness.tables.frames import measured, ratio
 from tinygpt.config import CACHE_KINDS, ENGINE_KINDS, PRECISION_KINDS
 
 _CELL = ["precision", "batch", "cache", "engine"]
-# A series shares all else, but for weights, which differ by precision, and prompts, by batch.
+# A series has all else in common, except weights (by precision) and prompts (by batch).
 _SERIES = [name for name in (*KEY, *PLACE) if name not in (*_CELL, "weights", "prompt")]
 _FIGURES = (
     "tok_per_s",
@@ -28,16 +28,16 @@ _FIGURES = (
 
 
 class Yardstick(NamedTuple):
-    """The cell of its series that a cell is a multiple of."""
+    """The cell of a series by whose rate the rates of the other cells are divided."""
 
     name: str
     fixed: dict[str, Any]
-    """Columns of it with their values."""
+    """The values that the yardstick has in these columns."""
     same: tuple[str, ...] = ()
-    """Columns in which it is as the cell."""
+    """Columns in which the yardstick has the same value as the cell."""
 
     def of(self, cell: pd.DataFrame, series: pd.DataFrame) -> pd.DataFrame:
-        """The rows of ``series``, one a round, that ``cell`` is measured by; none if none fits."""
+        """The rows of ``cell``'s yardstick in ``series``, one per round; none if it is missing."""
         wanted = self.fixed | {name: cell[name].iloc[0] for name in self.same}
         for name, value in wanted.items():
             series = series[series[name].eq(value)]
@@ -64,11 +64,11 @@ YARDSTICKS = (
         ("cache", "precision", "batch"),
     ),
 )
-"""From the one that makes the most cells comparable to what is left without it."""
+"""In order of preference: the first makes the most cells comparable."""
 
 
 def find_yardstick(frame: pd.DataFrame) -> Yardstick:
-    """The first yardstick that at least one cell of another engine in ``frame`` has."""
+    """The first yardstick that serves at least one cell in ``frame`` that is not eager."""
     for yardstick in YARDSTICKS:
         for series in _series(frame):
             cells = series[series["engine"].ne("eager")].groupby(_CELL, dropna=False)
@@ -78,16 +78,16 @@ def find_yardstick(frame: pd.DataFrame) -> Yardstick:
 
 
 def _series(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Cells of which more than one engine was measured, alike in all but ``_CELL``."""
+    """Groups of cells that agree in ``_SERIES`` and were measured with more than one engine."""
     for _, series in measured(frame).groupby(_SERIES, sort=False, dropna=False):
         if series["engine"].nunique() > 1:
             yield series
 
 
 def engines(frame: pd.DataFrame, yardstick: Yardstick | None = None) -> pd.DataFrame:
-    """One row a cell, rounds pooled, of every series in which more than one engine was measured.
+    """One row per cell, rounds pooled, of every series that was measured with several engines.
 
-    A cell whose series lacks the ``yardstick`` has its rate and share, and no multiple.
+    A cell whose series lacks the ``yardstick`` has its rate and share, but no multiple.
     """
     yardstick = yardstick or find_yardstick(frame)
     rows = [
@@ -97,7 +97,7 @@ def engines(frame: pd.DataFrame, yardstick: Yardstick | None = None) -> pd.DataF
     ]
     ordered = [*_CELL, *(name for name in ORDERED if name not in _CELL)]
     table = pd.DataFrame(rows, columns=[*ordered, *_FIGURES, "n", "noise"])
-    for name in _FIGURES:  # a column that lacks some is one of figures all the same
+    for name in _FIGURES:  # a column with missing values is numeric as well
         table[name] = pd.to_numeric(table[name], errors="coerce").astype("Float64")
     kinds = [*PRECISION_KINDS, *CACHE_KINDS, *ENGINE_KINDS]
     order = {name: n for n, name in enumerate(kinds)}
@@ -117,7 +117,7 @@ def _row(cell: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
 
 
 def beyond_limit(table: pd.DataFrame) -> list[str]:
-    """A line on rows that are faster than their limit, which no engine is; none if no row is."""
+    """A line about rows that are faster than their limit, which no engine can be; else no line."""
     if not table["limit_share"].gt(1).any():
         return []
     return [

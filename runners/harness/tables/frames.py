@@ -1,7 +1,7 @@
 """Tables of what was measured: MLflow to DataFrame, and pairs of cells to speed-ups.
 
-``cells`` is one row a cell whatever its outcome. The paired tables compare cells that differ in
-one axis only, pool their rounds, and say how sure they are. Also an API for notebooks::
+``cells`` gives one row per cell, whatever its outcome. The paired tables compare cells that differ
+in one axis only, pool their rounds, and say how sure they are. This is an API for notebooks, too::
 
     from runners.harness.tables import cache_speedup, cells
     cache_speedup(cells("latest", where="batch.size>=4"))
@@ -29,15 +29,16 @@ from runners.harness.tables.columns import APPROXIMATE, CELLS, CSV, KEY, ORDERED
 from tinygpt.config import CACHE_KINDS
 
 _SETS = {"batch": "batch.size", "length": "length.new_tokens"}
-"""What a group is about, where that is not its kind."""
+"""The key that a config group sets, for groups where it is not ``GROUP.kind``."""
 _ORDER = {"device": ("cpu", "cuda", "mps"), "cache": CACHE_KINDS}
 
 
 def cells(sweep: str = "latest", store: Store | None = None, where: str = "") -> pd.DataFrame:
-    """One row a cell of the sweep or lone cell ``sweep``: an id, a prefix, ``ID-NUMBER`` for one
-    cell of a sweep, several with commas, or ``latest``; those that fit ``where``,
-    ``batch.size>=4 and device=cpu``. ValueError where there is no such sweep or cell, or more than
-    one with that prefix, and for a wrong ``where``.
+    """One row per cell of ``sweep`` that fits ``where``, as in ``batch.size>=4 and device=cpu``.
+
+    ``sweep`` is the id of a sweep or lone cell, a prefix of it, ``ID-NUMBER`` for one cell of a
+    sweep, several of these with commas, or ``latest``. Raises ValueError if there is no such sweep
+    or cell, or more than one with that prefix, and for a wrong ``where``.
     """
     return selected(sweep, store, where)[0]
 
@@ -45,8 +46,8 @@ def cells(sweep: str = "latest", store: Store | None = None, where: str = "") ->
 def selected(
     sweep: str = "latest", store: Store | None = None, where: str = ""
 ) -> tuple[pd.DataFrame, str]:
-    """``cells``; and where ``where`` leaves none, which of its conditions took the last."""
-    filters.parse(where)  # what is wrong with it is said before anything is looked up
+    """What ``cells`` returns, and if ``where`` leaves no cell, which condition removed the last."""
+    filters.parse(where)  # a wrong condition is reported before anything is looked up
     store = store or open_store(TrackingConfig(dir=str(results_dir())))
     found: dict[str, tuple[Any, str]] = {}
     for word in sweep.split(","):
@@ -63,7 +64,7 @@ def selected(
 
 
 def cache_speedup(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every cache against none: device x batch x new tokens, both rates, the speed-up."""
+    """Every cache against none, by device, batch and new tokens: both rates and the speed-up."""
     rows = []
     for common, sides in _pairs(frame, "cache"):
         for kind in sides:
@@ -108,7 +109,7 @@ def crossovers(devices: pd.DataFrame) -> list[str]:
 
 
 def read_csv(path: Path | str) -> pd.DataFrame:
-    """A cells table from its csv, as it was written: ``none`` stays a word."""
+    """A cells table from its csv, as it was written: ``none`` is read as a word."""
     text = Path(path).read_text(encoding="utf-8")
     return _typed(pd.read_csv(StringIO(text), dtype=str, keep_default_na=False))
 
@@ -123,7 +124,7 @@ def _row(run: Any) -> dict[str, Any]:
 
 
 def _keys() -> tuple[set[str], str]:
-    """What ``where`` may ask about, whatever the rows have: every key, and all of it in words."""
+    """All keys that ``where`` may ask about, whatever the rows have, and a text that lists them."""
     groups = config_groups()
     told = (
         f"there are the groups ({', '.join(sorted(groups))}), the keys of the config (batch.size), "
@@ -138,8 +139,8 @@ def _texts() -> frozenset[str]:
 
 
 def _facts(run: Any, row: dict[str, Any]) -> filters.Facts:
-    """What ``where`` may ask about a cell: its config, its figures, its row, and its groups, each
-    by the name of the option that was chosen and by what it sets.
+    """What ``where`` may ask about a cell: its config, its figures, its row, and its groups. A
+    group has two values: the name of the option that was chosen, and what that option sets.
     """
     params = run.data.params
     known = {**params, **run.data.metrics, **row}
@@ -151,7 +152,7 @@ def _facts(run: Any, row: dict[str, Any]) -> filters.Facts:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The fixed columns with their types, in the order in which a person expects the rows."""
+    """``frame`` with the fixed columns in their types, and its rows in the order people expect."""
     frame = frame.reindex(columns=[column.name for column in CSV])
     for column in CSV:
         if column.type == "text":
@@ -173,9 +174,9 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 def _pairs(
     frame: pd.DataFrame, axis: str, *with_it: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, pd.DataFrame]]]:
-    """Groups of ok cells alike in all but ``axis`` (and what belongs to it), by its value.
+    """Groups of measured cells alike in all but ``axis`` and ``with_it``, by the value of ``axis``.
 
-    A side that is several groups by itself, the same cell on two machines, say, is no side.
+    A side with several values of ``with_it``, such as one cell on two machines, is left out.
     """
     key = [name for name in (*KEY, *PLACE) if name not in (axis, *with_it)]
     shown = [name for name in ORDERED if name != axis]
@@ -191,15 +192,15 @@ def _pairs(
 
 
 def ratio_columns(base_name: str) -> list[str]:
-    """The names of what ``ratio`` returns."""
+    """The names of the values that ``ratio`` returns."""
     rates = [f"{base_name}_tok_per_s", "tok_per_s"]
     ends = [f"{base_name}_lowest", f"{base_name}_highest", "lowest", "highest"]
     return [*rates, "speedup", "low", "high", "verdict", f"n_{base_name}", "n", *ends, "noise"]
 
 
 def ratio(side: pd.DataFrame, base: pd.DataFrame, base_name: str) -> dict[str, Any]:
-    """Both rates, pooled over rounds, with the ends of their ranges, and how many times
-    ``base``'s ``side``'s is.
+    """Both rates, pooled over rounds, with the ends of their ranges, and the ratio of ``side``'s
+    rate to ``base``'s.
     """
     side, base = (s.sort_values(["sweep", "round"]) for s in (side, base))
     a, b = ([json.loads(text) for text in s["rates"]] for s in (side, base))

@@ -1,8 +1,8 @@
-"""Was the machine quiet while a cell was measured? Decided here, and said in every table.
+"""Decides whether the machine was quiet while a cell was measured; every table shows it.
 
-Three things tell that it was not: other processes took the cores, the fixed reference work took
-longer than beside another cell, or decode steps were faster than the limit that was measured after
-them. The load average is none of them: right after a cell it shows the cell's own work.
+Three signs show that it was not: other processes took the cores, the fixed reference work took
+longer than for another cell, or decode steps were faster than the limit that was measured after
+them. The load average is not used, since right after a cell it shows the cell's own work.
 """
 
 import math
@@ -10,14 +10,14 @@ from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequenc
 from typing import Any, NamedTuple
 
 QUIET_SHARE = 0.10
-"""Of the cores' time, what other processes take on a quiet machine at most. An idle machine shows
-a few per cent; with more than this a cell that uses all cores waits for others again and again."""
+"""The largest share of the cores' time that other processes take on a quiet machine. An idle one
+shows a few per cent; above this a cell that uses all cores waits for others again and again."""
 QUIET_DRIFT = 1.10
-"""``reference_ms`` over the least of the cells on the same device, machine and threads, on a quiet
-machine at most. It is the median of many products, and repeats within a few per cent."""
+"""The largest ``reference_ms`` on a quiet machine, over the least of the cells on the same device,
+machine and threads. It is the median of many products, and repeats within a few per cent."""
 QUIET = "quiet"
 _SHOWN = 8
-"""Cells that a line names at most."""
+"""The most cells that a line names."""
 
 Row = Mapping[Any, Any]
 """A cell of the cells table; what is not known of it is absent, None or NA."""
@@ -27,7 +27,7 @@ class _Kind(NamedTuple):
     name: str
     column: str
     most: float
-    """On a quiet machine."""
+    """The largest value on a quiet machine."""
     said: str
 
 
@@ -54,8 +54,8 @@ _KINDS = (
 
 
 def mark(rows: Sequence[MutableMapping[str, Any]]) -> None:
-    """Give each row its ``reference_drift``, the ratio to the least, and its ``noise``: ``quiet``,
-    what was not (``load, reference``), or nothing where too little is known.
+    """Give each row its ``reference_drift``, which is its ``reference_ms`` over the least, and its
+    ``noise``: ``quiet``, the kinds of noise (``load, reference``), or "" if too little is known.
     """
     least: dict[Hashable, float] = {}
     for row in rows:
@@ -75,7 +75,7 @@ def mark(rows: Sequence[MutableMapping[str, Any]]) -> None:
 
 
 def together(rows: Sequence[Row]) -> str:
-    """The noise of cells that are compared: that of each, and the drift between them."""
+    """The noise of cells that are compared: that of each cell, and the drift between them."""
     among = [dict(row) for row in rows]
     mark(among)
     marks = [row["noise"] for row in among] + [row["noise"] for row in rows if "noise" in row]

@@ -13,12 +13,12 @@ from runners.harness.store.tracking import Store
 from runners.harness.tables.table import Table
 
 SHORTEST = 4
-"""Characters of an id that are shown at least."""
+"""The fewest characters of an id that are shown."""
 
 
 def runs(store: Store, where: str = "", limit: int = 50) -> Table:
-    """The newest ``limit`` of those that ``where`` fits; it may ask for id, kind, outcome, cells
-    and ok.
+    """The newest ``limit`` sweeps and lone cells that fit ``where``, which may ask for id, kind,
+    outcome, cells and ok.
     """
     filters.parse(where)
     found, ok = top_runs(store)
@@ -39,7 +39,7 @@ def runs(store: Store, where: str = "", limit: int = 50) -> Table:
 
 
 def short_ids(ids: list[str]) -> dict[str, str]:
-    """The beginning of each id that no other shares."""
+    """The beginning of each id that no other id shares."""
     ordered = ["", *sorted(set(ids)), ""]
     shared = [_shared(*pair) for pair in pairwise(ordered)]
     return {
@@ -79,7 +79,7 @@ def _row(run: TopRun, short: dict[str, str], ok: dict[str, int] | None) -> dict[
 
 
 def _facts(run: TopRun, row: dict[str, Any]) -> filters.Facts:
-    """A kind is known by each of its words."""
+    """What ``where`` may ask about a run; its kind fits as a whole, or by either of its words."""
     return {
         "id": filters.values(row["id"], run.identity, text=True),
         "kind": filters.values(row["kind"], *row["kind"].split()[:2], text=True),

@@ -13,5 +13,5 @@ class Table:
     frame: pd.DataFrame
     title: str
     empty: str = ""
-    """What fills it, where it has no rows."""
+    """What is shown if the table has no rows: what would fill it."""
     footer: list[str] = field(default_factory=list)

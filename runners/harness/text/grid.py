@@ -27,12 +27,12 @@ COLUMNS = (
 )
 _SHORT = 40
 _MARKED = 3
-"""Tokens from which on a repeat is worth marking in a page."""
+"""The fewest tokens of a repeat that is marked in a page."""
 
 
 @contextmanager
 def tracked(sweep: Sweep) -> Iterator[None]:
-    """The sweep's texts are written inside; then they are put side by side."""
+    """The sweep's texts are written inside this context, and then put side by side."""
     with tracked_sweep("sample", sweep, _sum_up), progress.named_by(set(sweep.axes)):
         yield
 
@@ -57,13 +57,13 @@ def _sum_up(store: Store, folder: Path) -> str:
 
 
 def _short(text: str) -> str:
-    """A prompt or setting that cannot steer a terminal or push the figures out of it."""
+    """``text`` on one line, cut short, without characters that could steer a terminal."""
     text = printable(" ".join(text.split()))
     return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
 
 
 def grid(folder: Path) -> pd.DataFrame:
-    """One row a text of the sweep in ``folder``, from disk, with the columns ``COLUMNS``."""
+    """One row per text of the sweep in ``folder``, from disk, with the columns ``COLUMNS``."""
     settings = _settings(folder)
     rows, ids = [], []
     for path, setting in zip(_cells(folder), settings, strict=True):
@@ -81,8 +81,8 @@ def grid(folder: Path) -> pd.DataFrame:
 
 
 def _settings(folder: Path) -> list[str]:
-    """What sets each cell apart from the others: ``greedy`` where one group is swept over, and
-    ``sampler=greedy seed=2`` where it is more.
+    """The overrides that set each cell apart from the others: ``greedy`` if one group is swept
+    over, and ``sampler=greedy seed=2`` if several are.
     """
     files = [path.with_name("overrides.yaml") for path in _cells(folder)]
     every = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
@@ -98,7 +98,7 @@ def _cells(folder: Path) -> list[Path]:
 
 
 def _openings(rows: list[dict[str, Any]], ids: list[list[int]]) -> list[str]:
-    """With which other setting each text shares the most first tokens, after the same prompt."""
+    """The other setting with which each text shares the most first tokens after the same prompt."""
     found = []
     for row, new in zip(rows, ids, strict=True):
         shared = [
@@ -112,7 +112,7 @@ def _openings(rows: list[dict[str, Any]], ids: list[list[int]]) -> list[str]:
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
-    """Settings side by side as a table, the text last."""
+    """The settings side by side as a table, with the text last."""
     lines = ["| setting | distinct-2 | longest repeat | log-probability | opening | text |"]
     lines.append("| --- | ---: | ---: | ---: | --- | --- |")
     for row in _records(frame):
@@ -122,7 +122,7 @@ def to_markdown(frame: pd.DataFrame) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text that a markdown table shows as it is."""
+    """``text`` escaped so that a markdown table shows it unchanged."""
     text = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
     return re.sub(r"\r\n|\r|\n", "<br>", text)
 
@@ -143,7 +143,7 @@ def _figures(row: dict[str, Any]) -> list[str]:
 
 
 def to_html(frame: pd.DataFrame) -> str:
-    """One page that needs nothing else: a card a text, its longest repeat marked."""
+    """One page that needs no other file: a card per text, with its longest repeat marked."""
     return pages.render("samples.html", cards=[_card(row) for row in _records(frame)])
 
 

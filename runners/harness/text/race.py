@@ -1,7 +1,7 @@
-"""Two passes over the same prompt, one without a cache and one with, each alone on the machine.
+"""Two passes over the same prompt, one without a cache and one with, one after the other.
 
-Every step is timed, so that both can be replayed side by side at the speed they really had. Greedy
-and one row: what differs between the two is the cache and nothing else.
+Every step is timed, so that both can be replayed side by side at the speed they really had. Both
+passes are greedy and have one row, so that they differ in the cache and in nothing else.
 
 Shapes: P prompt tokens, N new tokens.
 """
@@ -28,27 +28,27 @@ from tinygpt.engines import Engine
 from tinygpt.generation import OnToken, Pick, never_stop
 
 Report = Callable[[str], None]
-"""Told what is being done, never inside timed code."""
+"""Called with what is being done; never called inside timed code."""
 
 FRAME_S = 0.05
 WHOLE_S = 50.0
-"""Seconds that measuring and replaying may take together at true speed."""
+"""Seconds that measuring and replaying may take together before the replay is sped up."""
 MIN_REPLAY_S = 10.0
 
 _WARM_UP_STEPS, _WARM_UP_STRIDE, _ENDS = 64, 16, 16
 
 
 def pass_name(kind: str) -> str:
-    """What a pass with that kind of cache is called."""
+    """The name of a pass with that kind of cache."""
     return "without a cache" if kind == "none" else f"with the {kind} cache"
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass."""
+    """One pass and its timing."""
 
     cache: str
-    """Its kind; ``none`` runs the whole window again at every step."""
+    """The kind of its cache; ``none`` runs the whole window again at every step."""
     step_s: list[float]
     """(N) seconds of each step, the prefill first."""
     fed: list[int]
@@ -69,7 +69,7 @@ class Pass:
 
     @cached_property
     def fed_so_far(self) -> list[int]:
-        """(N) tokens run up to the end of each step."""
+        """(N) tokens that were run through the model by the end of each step."""
         return list(accumulate(self.fed))
 
     @property
@@ -81,43 +81,43 @@ class Pass:
         return bisect_right(self.ends_s, at_s)
 
     def text(self, steps: int) -> str:
-        """What the first steps wrote, without a character that only a later one completes."""
+        """The text of the first ``steps`` steps, without a character that a later one completes."""
         decoder = getincrementaldecoder("utf-8")(errors="replace")
         return decoder.decode(b"".join(self.pieces[:steps]), final=steps == len(self.pieces))
 
     @property
     def n_ends(self) -> int:
-        """Steps that stand for the beginning, and as many for the end."""
+        """The number of steps that count as the beginning, and of those that count as the end."""
         return min(_ENDS, len(self.step_s) // 2)
 
     @property
     def first_ms(self) -> float:
-        """Milliseconds of a step at the beginning: a median, since a lone step is hit by chance."""
+        """Milliseconds of a step at the beginning: a median, as one step may be slow by chance."""
         return median(self.step_s[: self.n_ends]) * 1e3
 
     @property
     def last_ms(self) -> float:
-        """Milliseconds of a step at the end."""
+        """Milliseconds of a step at the end, also a median."""
         return median(self.step_s[-self.n_ends :]) * 1e3
 
 
 @dataclass(frozen=True)
 class Race:
-    """Both passes, and what they were."""
+    """Both passes, and what they ran."""
 
     prompt: str
     prompt_tokens: int
     setting: str
     """What ran where, in words."""
     window: int
-    """Tokens that the model can look back on."""
+    """Tokens that the model can see (``context_length``)."""
     without: Pass
     cached: Pass
     measured_s: float = 0.0
     """Seconds that loading, warming up and both passes took."""
     notes: list[str] = field(default_factory=list)
     exact: bool = True
-    """Whether the cache is to write the same text, inside the window."""
+    """Whether the cache should give the same text as no cache, inside the window."""
 
     @property
     def passes(self) -> tuple[Pass, Pass]:
@@ -129,25 +129,25 @@ class Race:
 
     @property
     def slower_s(self) -> float:
-        """Seconds of the slower one."""
+        """Seconds of the slower pass."""
         return max(side.total_s for side in self.passes)
 
     @property
     def first_difference(self) -> int | None:
-        """Index of the first new token that the two do not share."""
+        """Index of the first new token that the passes do not share; None if they share all."""
         pairs = zip(self.without.ids, self.cached.ids, strict=True)
         return next((n for n, (one, other) in enumerate(pairs) if one != other), None)
 
 
 def fed(kind: str, prompt_tokens: int, new_tokens: int, window: int) -> list[int]:
-    """Tokens that each step runs through the model: the window so far, or what a cache lacks."""
+    """Tokens that each step runs through the model: all in the window, or what a cache lacks."""
     if kind == "none":
         return [min(n, window) for n in range(prompt_tokens, prompt_tokens + new_tokens)]
     return [min(prompt_tokens, window), *[1] * (new_tokens - 1)]
 
 
 def race(config: RaceConfig, report: Report = lambda phase: None) -> Race:
-    """Run the prompt without a cache, then with ``config.cache``; raises what either runs into."""
+    """Run the prompt without a cache, then with ``config.cache``. Errors of both are raised."""
     start = perf_counter()
     report("load")
     notes: list[str] = []
@@ -201,9 +201,10 @@ def _run_pass(subject: Subject, engine: EngineConfig, cache: CacheConfig, report
 
 
 def _warm_up(engine: Engine, kind: str, prompt: Tensor, ran: list[int], pick: Pick) -> int:
-    """First use of all that the pass will do; returns the steps run.
+    """Use everything that the pass will use, before it is timed; returns the number of steps run.
 
-    Without a cache a whole pass is too long: one step at every 16th of its lengths, and its last.
+    A whole pass without a cache takes too long, so one step is run at every 16th of its lengths and
+    at the last one.
     """
     if kind != "none":
         steps = min(len(ran), _WARM_UP_STEPS)
@@ -217,7 +218,7 @@ def _warm_up(engine: Engine, kind: str, prompt: Tensor, ran: list[int], pick: Pi
 
 
 def speed(race: Race) -> float:
-    """How much faster than true the replay is, so that the whole stays under a minute."""
+    """How many times faster than true the replay is, to stay within ``WHOLE_S`` if possible."""
     left_s = max(WHOLE_S - race.measured_s, MIN_REPLAY_S)
     return max(1.0, math.ceil(10 * race.slower_s / left_s) / 10)
 

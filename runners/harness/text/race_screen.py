@@ -1,6 +1,6 @@
-"""The race on the screen: both passes replayed side by side at true speed, then what it came to.
+"""The race on the screen: both passes replayed side by side at true speed, then a summary.
 
-Drawn by the main thread only. Prompts and texts are text: no markup, no control characters.
+Only the main thread draws. Prompts and texts are shown without markup and control characters.
 """
 
 import io
@@ -32,7 +32,7 @@ _CLEARLY, _APART, _DISTURBED = 1.1, 1.25, 1.5
 
 @contextmanager
 def phases() -> Iterator[Report]:
-    """Say on standard error, where it is a terminal, what is being measured; gone at the end."""
+    """Show on standard error, if it is a terminal, what is being measured; cleared at the end."""
     live = Live(console=terminal.console, auto_refresh=False, transient=True)
     try:
         with live:
@@ -42,9 +42,9 @@ def phases() -> Iterator[Report]:
 
 
 def show(race: Race) -> None:
-    """Replay on a terminal; the summary anywhere."""
+    """Replay the race if standard output is a terminal; print the summary in any case."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a text may hold what the encoding does not
+        sys.stdout.reconfigure(errors="replace")  # the encoding may lack characters of a text
     console = _console()
     if _fits(console):
         factor = speed(race)
@@ -57,7 +57,7 @@ def show(race: Race) -> None:
             with live:
                 replay(race, draw, factor)
         finally:
-            console.show_cursor(True)  # also where a stop came while Live was starting
+            console.show_cursor(True)  # also if a stop came while Live was starting
     else:
         console.print(Text(_header(race)))
     for line in summary(race):
@@ -134,19 +134,19 @@ def _bar(n: int, of: int, width: int, style: str) -> Text:
 def _tail(race: Race, timed: Pass, n: int, width: int, rows: int, console: Console) -> list[Text]:
     """The last lines of the text after ``n`` steps."""
     text = Text().append(_visible(race.prompt), "dim").append(_visible(timed.text(n)))
-    # Wrapping all of a very long text takes longer than a frame; the cut moves seldom, not always.
+    # Wrapping all of a very long text takes longer than a frame. The cut moves only now and then.
     cut = max(0, (len(text) // _LONGEST_TAIL - 1) * _LONGEST_TAIL)
     lines = list(text[cut:].wrap(console, max(width, 2), overflow="fold"))[-rows:]
     return lines + [Text("")] * (rows - len(lines))
 
 
 def _visible(text: str) -> str:
-    """No character that would steer the terminal, and none that is as wide as it likes."""
+    """``text`` without tabs, whose width varies, and characters that would steer a terminal."""
     return printable(text.replace("\r\n", "\n").replace("\t", " "))
 
 
 def _bins(timed: Pass, n: int, width: int) -> list[float]:
-    """Seconds of the first ``n`` steps, all steps being ``width`` columns: each column's median."""
+    """Median seconds per column of the first ``n`` steps, if all steps fill ``width`` columns."""
     of = len(timed.step_s)
     columns = max(1, min(width, of))
     bins: list[list[float]] = [[] for _ in range(columns)]
@@ -156,7 +156,7 @@ def _bins(timed: Pass, n: int, width: int) -> list[float]:
 
 
 def chart(values: list[float], top: float, rows: int) -> list[str]:
-    """A column a value, ``top`` filling all rows; the highest row first."""
+    """Lines of a bar chart, top row first: one column per value, with ``top`` filling all rows."""
     levels = [max(1, round(8 * rows * value / top)) for value in values]
     return [
         "".join(_BLOCKS[min(max(level - 8 * row, 0), 8)] for level in levels)
@@ -187,7 +187,7 @@ def summary(race: Race) -> list[str]:
 
 
 def sentence(race: Race) -> str:
-    """Why the one took longer than the other, or why it did not."""
+    """Why the pass without a cache took longer than the other, or why it did not."""
     slow, fast = race.passes
     tokens, ratio = (sum(slow.fed), sum(fast.fed)), slow.total_s / fast.total_s
     work = (
@@ -214,7 +214,7 @@ def sentence(race: Race) -> str:
 
 
 def same_text(race: Race) -> str:
-    """Whether both wrote the same, as they must inside the window unless a cache approximates."""
+    """Whether both wrote the same text, as they must inside the window with an exact cache."""
     at, window = race.first_difference, race.window
     if at is None:
         return f"Both wrote the same {race.new_tokens:,} tokens."
@@ -230,11 +230,11 @@ def same_text(race: Race) -> str:
 
 
 def disturbed(race: Race) -> list[str]:
-    """A note for each pass whose steps on the way took longer than those at both its ends."""
+    """A note for each pass whose steps on average took longer than those at both its ends."""
     notes = []
     for timed in race.passes:
         usual_s = max(timed.first_ms, timed.last_ms) / 1e3 * (race.new_tokens - 1)
-        times = sum(timed.step_s[1:]) / usual_s  # the first is the prefill, a thing of its own
+        times = sum(timed.step_s[1:]) / usual_s  # the first is the prefill, not a decode step
         if times > _DISTURBED:
             notes.append(
                 f"note: {timed.name} steps took {times:.1f} times as long as those at its "

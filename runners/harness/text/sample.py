@@ -1,4 +1,4 @@
-"""Texts that a model writes: each prompt by itself, whatever else is asked for with it."""
+"""Texts that a model writes; the text of a prompt does not depend on the other prompts."""
 
 from collections.abc import Callable
 from statistics import mean
@@ -21,11 +21,11 @@ from tinygpt.sampling import Sampler
 from tinygpt.tokenizer import Tokenizer
 
 Show = Callable[[str, str], None]
-"""Told a prompt, "" and then "", each piece of the text after it as it comes."""
+"""Called with (prompt, "") first, then with ("", piece) for each piece of the text after it."""
 
 
 def sample(config: SampleConfig, show: Show) -> CellResult:
-    """Write a text after every prompt. Never raises for what the run itself runs into."""
+    """Write a text after every prompt. Errors of the run become its outcome and are not raised."""
     return guarded(config.device, lambda result: _run(config, result, show))
 
 
@@ -35,7 +35,7 @@ def quietly(config: SampleConfig, report: CellProgress) -> CellResult:
 
 
 def on_screen(config: SampleConfig, report: CellProgress) -> CellResult:
-    """Write the texts and show them as they come, under a title where they are part of a sweep."""
+    """Write the texts and show them as they come, under a title if they are part of a sweep."""
     with Screen(report.title if report.swept else "") as screen:
         return sample(config, screen)
 

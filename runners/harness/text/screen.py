@@ -1,4 +1,4 @@
-"""A text on the terminal while it is written."""
+"""Shows a text on the terminal while it is written."""
 
 import sys
 from types import TracebackType
@@ -8,7 +8,7 @@ from runners.harness.terminal import printable, reader_gone
 
 
 class Screen:
-    """Shows prompts and the pieces of text after them, under a title where there are several."""
+    """Shows prompts and the pieces of text after them, under a title if one is given."""
 
     def __init__(self, title: str) -> None:
         self._title, self._began = title, False
@@ -19,7 +19,7 @@ class Screen:
         return self
 
     def __call__(self, prompt: str, piece: str) -> None:
-        """A prompt begins a text; a piece goes on with it."""
+        """Begin a text with ``prompt`` if it is not empty, then continue it with ``piece``."""
         if prompt:
             self._write("\n\n" if self._began else "")
             self._began = True
@@ -40,5 +40,5 @@ class Screen:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except BrokenPipeError:  # the run is kept all the same
+        except BrokenPipeError:  # the run is stored anyway
             reader_gone()

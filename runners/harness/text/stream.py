@@ -1,4 +1,4 @@
-"""A text as it comes, token by token: whole characters only, and ended by a stop string."""
+"""Turns tokens into text as they come: whole characters only, up to a stop string."""
 
 import codecs
 
@@ -6,13 +6,13 @@ from tinygpt.tokenizer import Tokenizer
 
 
 class TextStream:
-    """Turns ids into text. A character of several tokens is shown once it is whole, and what may
-    be the beginning of the stop string once it is known not to be.
+    """Turns ids into text. A character of several tokens is shown once it is whole. What may be the
+    beginning of the stop string is shown once it is known not to be.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: str | None) -> None:
         self.text = ""
-        """All of it so far, without the stop string and what came after."""
+        """The text so far, without the stop string and what came after it."""
         self.stopped = False
         """Whether the stop string has come."""
         self._tokenizer, self._stop = tokenizer, stop or ""

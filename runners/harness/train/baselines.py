@@ -1,10 +1,10 @@
-"""What a held-out loss is to be compared with: models that only count, over the same tokens.
+"""Baselines for the held-out loss: models that only count, judged on the same tokens.
 
-Counted on the training part, judged on the held-out tokens but the first, as the model is. The
-trigram is interpolated Kneser-Ney (Chen & Goodman 1998, section 4.1.6): a fixed amount is taken off
-every count and given to the shorter context, whose counts are of distinct contexts, not of
-occurrences. Its amount is n1 / (n1 + 2 n2), n1 and n2 being how many entries were seen once and
-twice. Both give every token of the vocabulary some probability.
+They count on the training part and are judged on all held-out tokens but the first, as the model
+is. The trigram is interpolated Kneser-Ney (Chen & Goodman 1998, section 4.1.6): a fixed amount is
+taken off every count and given to the shorter context, which counts distinct contexts instead of
+occurrences. The amount is n1 / (n1 + 2 n2), where n1 and n2 are the numbers of entries seen once
+and twice. Both models give every token of the vocabulary some probability.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def unigram_nats(train: Sequence[int], held_out: Sequence[int], vocab_size: int) -> float:
-    """Nats a token where each has its share of the training part, one added to every count."""
+    """Nats per token if each has its share of the training part, with 1 added to every count."""
     counts = np.bincount(np.asarray(train), minlength=vocab_size) + 1
     shares = counts / counts.sum()
     return float(-np.log(shares[np.asarray(held_out)[1:]]).mean())
 
 
 def trigram_nats(train: Sequence[int], held_out: Sequence[int], vocab_size: int) -> float:
-    """Nats a token of a Kneser-Ney trigram; the tail's second token has one token before it."""
+    """Nats per token of a Kneser-Ney trigram; the second token has one token before it."""
     model = KneserNey(np.asarray(train, dtype=np.int64), vocab_size)
     ids = np.asarray(held_out, dtype=np.int64)
     first = model.bigram(ids[:1], ids[1:2])
@@ -51,7 +51,7 @@ class _Counts:
 
     @property
     def discount(self) -> float:
-        """What is taken off every count; never nothing, lest the unseen have no probability."""
+        """The amount taken off every count; never 0, or unseen tokens would have no probability."""
         once, twice = int((self.values == 1).sum()), int((self.values == 2).sum())
         return min(max(once / max(1, once + 2 * twice), 0.05), 0.95)
 
@@ -63,19 +63,19 @@ class KneserNey:
         self._size = vocab_size
         pairs = ids[:-1] * vocab_size + ids[1:]
         triples = pairs[:-1] * vocab_size + ids[2:]
-        # Of triples the occurrences count; of what is shorter, the distinct tokens before it.
+        # Triples count their occurrences; pairs and singles the distinct tokens before them.
         self._triples = _Counts.of(triples)
         distinct = self._triples.keys
         self._pairs = _Counts.of(distinct % vocab_size**2)
         self._singles = _Counts.of(self._pairs.keys % vocab_size)
-        # How often a context was seen, and how many tokens were seen after it.
+        # For each context: the sum of its counts, and how many distinct tokens were seen after it.
         self._after_two = _Counts.of(triples // vocab_size)
         self._kinds_after_two = _Counts.of(distinct // vocab_size)
         self._after_one = _Counts.of(distinct % vocab_size**2 // vocab_size)
         self._kinds_after_one = _Counts.of(self._pairs.keys // vocab_size)
 
     def unigram(self, c: Ids) -> Floats:
-        """P(c), by how many tokens c was seen after."""
+        """P(c), from the number of distinct tokens that were seen before c."""
         total, kinds = len(self._pairs.keys), len(self._singles.keys)
         discount = self._singles.discount
         seen = np.maximum(self._singles[c] - discount, 0.0)
@@ -104,6 +104,6 @@ class KneserNey:
 
 
 def _interpolate(count: Ids, discount: float, total: Ids, kinds: Ids, shorter: Floats) -> Floats:
-    """Discounted shares, the rest by the shorter context; all by it where this one is new."""
+    """Discounted shares plus the shorter context's part; that context alone if this one is new."""
     share = (np.maximum(count - discount, 0.0) + discount * kinds * shorter) / np.maximum(total, 1)
     return np.where(total > 0, share, shorter)

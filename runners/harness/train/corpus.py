@@ -1,7 +1,7 @@
-"""A text to learn from: read, cut into what is learnt and what is held out, made into tokens.
+"""Reads a text to learn from, cuts off a held-out tail, and turns both parts into tokens.
 
-The text is cut first and the tokenizer learns from the first part only, so that nothing of the
-held-out tail is seen by anything. The cut is at the end of a paragraph, line or word.
+The text is cut first and the tokenizer learns from the first part only, so that nothing sees any of
+the held-out tail. The cut is at the end of a paragraph, line or word.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from runners.harness.config.text_files import read_utf8
 from tinygpt.tokenizer import Tokenizer
 
 _LOOK_BACK = 2000
-"""Characters before the exact share in which a clean place to cut is looked for."""
+"""How many characters before the exact share are searched for a clean place to cut."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Corpus:
     """A text in tokens."""
 
     name: str
-    """Of the file, without its folder."""
+    """The name of the file, without its folder."""
     sha256: str
-    """Of the text in UTF-8."""
+    """The digest of the text in UTF-8."""
     text_bytes: int
     """Bytes of the whole text."""
     train_bytes: int
@@ -40,7 +40,7 @@ class Corpus:
 
 
 def read_text(path: str | None) -> str:
-    """The text of a file. Raises ValueError, one line, for what is no text to learn from."""
+    """The text of a file. Raises ValueError of one line if it is missing, empty or not UTF-8."""
     if path is None:
         raise ValueError(
             "corpus.path: no text is given; corpus.path=FILE, any UTF-8 text, or "
@@ -58,7 +58,7 @@ def read_text(path: str | None) -> str:
 
 
 def sha256(text: str) -> str:
-    """A digest of the text in UTF-8: that of its file, unless a byte-order mark stands there."""
+    """A digest of the text in UTF-8: that of its file, unless the file has a byte-order mark."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -75,9 +75,9 @@ def split(text: str, held_out: float) -> tuple[str, str]:
 
 
 def load(config: TrainConfig, tokenizer: Tokenizer | None = None) -> Corpus:
-    """The tokens of ``corpus.path``, by a tokenizer that learns from them unless one is given.
+    """The tokens of ``corpus.path``, by a tokenizer that learns from the text unless one is given.
 
-    Raises ValueError, one line, for a text that is too short for the model's window or vocabulary.
+    Raises ValueError of one line if the text is too short for the model's window or vocabulary.
     """
     path, size = config.corpus.path, config.model.vocab_size
     text = read_text(path)
@@ -97,10 +97,10 @@ def load(config: TrainConfig, tokenizer: Tokenizer | None = None) -> Corpus:
 def _tokenized(
     name: str, text: str, held_out: float, vocab_size: int, tokenizer: Tokenizer | None
 ) -> Corpus:
-    """Remembered, since all jobs of a sweep are checked before the first of them runs."""
+    """The corpus of a text; cached, since all jobs of a sweep are checked before the first runs."""
     learnt, tail = split(text, held_out)
     if tokenizer is None:
-        # Without a text to learn from there are still the bytes, to count tokens by.
+        # Without a text to learn from, a tokenizer of bytes alone can still count tokens.
         tokenizer = Tokenizer.train(learnt, vocab_size) if learnt else Tokenizer([])
     return Corpus(
         name=name,

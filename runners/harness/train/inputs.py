@@ -1,4 +1,4 @@
-"""What a training run needs from the file system, looked at before anything runs."""
+"""Checks what a training run needs from the file system, before anything runs."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from tinygpt.tokenizer import Tokenizer
 
 
 def check(config: TrainConfig) -> None:
-    """The text will do, and what to go on from is there and is the same run; UsageError otherwise.
+    """Raise UsageError if the text, the run to resume or the folder ``out`` cannot be used.
 
-    All that can be known before a job runs, so that no sweep ends in its middle for it.
+    All that can be known before a job runs is checked here, so that no sweep fails midway for it.
     """
     try:
         folder = resumed_from(config)
@@ -34,12 +34,12 @@ def check(config: TrainConfig) -> None:
 
 
 def checkpoints(config: TrainConfig) -> Path:
-    """The folder in which the weights of every run are."""
+    """The folder that holds the weights of every run."""
     return absolute(config.tracking.dir) / "checkpoints"
 
 
 def resumed_from(config: TrainConfig) -> Path | None:
-    """The folder of the run to go on from: a path, or its id, of which a prefix is enough."""
+    """The folder of the run to resume, given as a path, an id or the beginning of an id."""
     if config.resume is None:
         return None
     state = Path("last") / "state.safetensors"
@@ -58,7 +58,7 @@ def resumed_from(config: TrainConfig) -> Path | None:
 
 
 def prepared(sweep: Sweep) -> Sweep:
-    """The jobs as they are; UsageError where they would replace weights that are not theirs."""
+    """The sweep unchanged; UsageError if its jobs would replace weights that are not theirs."""
     for n, config in enumerate(sweep.configs):
         run_id = sweep.folder.name if sweep.lone else f"{sweep.folder.name}-{n}"
         if (folder := checkpoints(config) / run_id).exists():
@@ -74,7 +74,7 @@ def prepared(sweep: Sweep) -> Sweep:
 
 
 def trained_here(folder: Path) -> bool:
-    """Whether a checkpoint is of a training run of ours, as its README.md says."""
+    """Whether a checkpoint was written by a training run of ours, as its README.md says."""
     try:
         return command("train") in (folder / "README.md").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -82,7 +82,7 @@ def trained_here(folder: Path) -> bool:
 
 
 def why_not_published(folder: Path) -> str:
-    """Why a training run may not put its weights into ``folder``; empty where it may."""
+    """Why a training run may not put its weights into ``folder``; empty if it may."""
     if (
         not folder.exists()
         or trained_here(folder)

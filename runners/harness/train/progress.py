@@ -1,6 +1,6 @@
-"""How far a training run is: a bar on a terminal, else a line at every look at the held-out text.
+"""Shows how far a training run is: a line at every held-out loss, and on a terminal also a bar.
 
-Drawn between steps by the process that trains, not by a thread.
+Both are drawn between steps by the process that trains, not by a thread.
 """
 
 import time
@@ -35,7 +35,7 @@ class TrainProgress:
 
     @contextmanager
     def steps(self, first: int, last: int) -> Iterator[None]:
-        """Count steps while inside."""
+        """Count and show steps inside this context."""
         self.first = self.done = first
         self.last, self._started = last, time.monotonic()
         if not console.is_terminal:
@@ -46,11 +46,11 @@ class TrainProgress:
             yield
 
     def say(self, text: str) -> None:
-        """Leave a line that stays."""
+        """Print a line that stays."""
         console.print(text, markup=False)
 
     def step(self, row: Row) -> None:
-        """A step is done."""
+        """Show that a step is done."""
         self.done, self._loss = int(row["step"]), row["loss_nats"]
         now = time.monotonic()
         if console.is_terminal and (now - self._drawn >= _REDRAW_S or self.done == self.last):
@@ -62,7 +62,7 @@ class TrainProgress:
             self._bar.refresh()
 
     def looked(self, row: Row, tok_per_s: float) -> None:
-        """The held-out text was looked at."""
+        """Print the held-out loss that was just computed."""
         loss = row["held_out_loss_nats"]
         self._held_out = f", held out {loss:.3f}"
         left = f", {self.left()} left" if self.done < self.last else ""
@@ -73,6 +73,6 @@ class TrainProgress:
         )
 
     def left(self) -> str:
-        """Time left, by how long the steps so far took with all that is between them."""
+        """Time left, estimated from the time of the steps so far and of all between them."""
         took = time.monotonic() - self._started
         return duration(took / max(1, self.done - self.first) * (self.last - self.done))

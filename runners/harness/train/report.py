@@ -1,4 +1,4 @@
-"""What is left of a training run to read: the loss curve, samples of text, the model card."""
+"""What a training run leaves for people to read: loss curve, samples of text, model card."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from tinygpt.sampling import make_sampler
 from tinygpt.tokenizer import Tokenizer
 
 _PRIVATE = ("tracking.", "device.", "resume", "hydra.", "train.stop_after")
-"""Keys of a command that say where, not what."""
+"""Beginnings of keys that say where or how far a run goes, not what it computes."""
 
 
 def bits_per_byte(nats: float, tokens: int, size_bytes: int) -> float:
-    """Nats a token as bits a byte, which do not depend on the tokenizer."""
+    """Nats per token as bits per byte, which do not depend on the tokenizer."""
     return nats * tokens / size_bytes / log(2)
 
 
@@ -36,20 +36,20 @@ class Score:
 
     name: str
     nats: float
-    """A token."""
+    """Nats per token."""
     bits: float
-    """A byte."""
+    """Bits per byte."""
 
 
 def scores(losses: dict[str, float], corpus: Corpus) -> list[Score]:
-    """Losses in nats a token, by name, with their bits a byte."""
+    """Scores of ``losses``, in nats per token by name, with their bits per byte."""
     tokens, size = len(corpus.held_out_ids) - 1, corpus.target_bytes
     return [Score(n, nats, bits_per_byte(nats, tokens, size)) for n, nats in losses.items()]
 
 
 def command(overrides: Sequence[str], private: bool = False) -> str:
-    """The command of a run, quoted for a shell; unless ``private``, without what belongs to one
-    machine.
+    """The command of a run, quoted for a shell. Unless ``private``, what belongs to one machine is
+    left out.
     """
     words = []
     for word in overrides:
@@ -141,7 +141,7 @@ def draw_losses(rows: Sequence[Row], baselines: list[Score], path: Path) -> None
 
 
 def tell(trained: JobResult) -> None:
-    """What the run came to, where its weights are, and how to go on."""
+    """Print the result of the run, where its weights are, and how to continue it."""
     config, place, figures = trained.config, trained.place, trained.result.metrics
     if "val_loss_nats" in figures:
         for label, loss, bits in (

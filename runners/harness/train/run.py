@@ -1,8 +1,8 @@
-"""One training run: what is kept of it, when, and what it comes to. Nothing of MLflow's in here.
+"""One training run: what it stores and when, and what its result is. MLflow is not used here.
 
-``checkpoints/ID`` holds the best weights so far as a checkpoint like any other, and in ``last`` the
-newest ones with the state to resume from. The job's own folder holds the figures of every step and
-the samples. Both are complete at every look at the held-out text, whatever happens after it.
+``checkpoints/ID`` holds the best weights so far as an ordinary checkpoint. Its folder ``last``
+holds the newest weights with the state to resume from. The job's own folder holds the figures of
+every step and the samples. Both are complete after every held-out loss, whatever happens later.
 """
 
 import json
@@ -42,16 +42,16 @@ from tinygpt.tokenizer import Tokenizer
 
 @dataclass
 class Resumed:
-    """The run that this one goes on from."""
+    """The run that this one continues."""
 
     folder: Path
-    """Its checkpoint."""
+    """The folder of its checkpoint."""
     state: train_state.State
     tokenizer: Tokenizer
 
     @classmethod
     def read(cls, folder: Path, config: TrainConfig) -> Self:
-        """Raises ValueError, one line, for a run that is another one than ``config`` describes."""
+        """Read it from ``folder``; ValueError of one line if ``config`` describes another run."""
         last, digest = folder / "last", sha256(read_text(config.corpus.path))
         state = train_state.read(last, train_state.identity(config, digest))
         return cls(folder, state, Tokenizer.load(last / "tokenizer.json"))
@@ -59,17 +59,17 @@ class Resumed:
 
 BF16 = PrecisionConfig(kind="bf16")
 Deliver = Callable[[Sequence[Row], Sequence[Path]], None]
-"""Told the figures since the last time, and files that are new or changed."""
+"""Called with the figures since the last call, and files that are new or changed."""
 
 
 def train_job(config: TrainConfig, delivery: Delivery) -> CellResult:
-    """The training run of the job whose figures ``delivery`` gets."""
+    """Run the training of a job, whose figures and files go to ``delivery``."""
     return train(config, resumed_from(config), delivery.place, delivery)
 
 
 def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliver) -> CellResult:
-    """Train as ``config`` says, from where the run in the folder ``resume`` stopped if one is
-    given. Never raises for what the run itself runs into.
+    """Train as ``config`` says, continuing the run in the folder ``resume`` if one is given. Errors
+    of the run become its outcome and are not raised.
     """
 
     def run(result: CellResult) -> None:
@@ -85,7 +85,7 @@ def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliv
         try:
             with stop_requests() as stop:
                 _Training(config, corpus, place, result, deliver).go(resumed, stop)
-        except KeyboardInterrupt:  # the second one, in the middle of something
+        except KeyboardInterrupt:  # the second request, possibly during a step
             result.outcome = "interrupted"
             result.reason = "Ctrl-C twice, the last look's state is kept"
 
@@ -93,7 +93,7 @@ def train(config: TrainConfig, resume: Path | None, place: Place, deliver: Deliv
 
 
 def _memory_shortage(config: TrainConfig) -> str:
-    """Why training cannot fit, foreseen; a CPU out of memory is a kill and not an exception."""
+    """Why training will not fit into CPU memory, which would kill the process; empty if it will."""
     if config.device.kind != "cpu":
         return ""
     needed, free = least_bytes(config.model, config.train), system.available_bytes()
@@ -125,7 +125,7 @@ class _Training:
         self.baselines = self._count()
 
     def go(self, resumed: Resumed | None, stop: Callable[[], str]) -> None:
-        """All steps that are asked for, then what they came to."""
+        """Run all steps that are asked for, then put together the result."""
         options = self.config.train
         trainer = self._make_trainer(resumed)
         last = min(options.steps, options.stop_after or options.steps)
@@ -182,7 +182,7 @@ class _Training:
         return min(looks, key=lambda row: row["held_out_loss_nats"]) if looks else None
 
     def _look(self, trainer: Trainer) -> None:
-        """Judge by the held-out text, and keep everything on disk before anything else."""
+        """Compute the held-out loss, and write all to disk before it is shown or delivered."""
         [score] = train_report.scores({"": trainer.held_out_loss()}, self.corpus)
         rates = [row["tok_per_s"] for row in self.history if "tok_per_s" in row]
         row: Row = {"step": trainer.done, "held_out_loss_nats": score.nats}
@@ -226,7 +226,7 @@ class _Training:
         self._deliver(path)
 
     def _finish(self, trainer: Trainer) -> None:
-        """What the run came to. Of the checkpoint it is told what its rounded weights give."""
+        """Put together the result. The checkpoint's loss is that of its rounded weights."""
         result, best = self.result, self._best()
         rates = [row["tok_per_s"] for row in self.history if "tok_per_s" in row]
         result.timings["tok_per_s"] = rates

@@ -1,7 +1,7 @@
 """What a training run resumes from: weights and AdamW's memory in fp32, and facts as JSON.
 
-One safetensors file, the JSON in its header, so that it is replaced as a whole and reading it
-cannot run code. No generator's state is kept: training.py draws everything from (seed, step).
+It is one safetensors file with the JSON in its header, so it is replaced as a whole and reading it
+cannot run code. No generator's state is kept: trainer.py draws everything from (seed, step).
 """
 
 import json
@@ -40,7 +40,7 @@ class State:
 
 
 def identity(config: TrainConfig, text_sha256: str) -> dict[str, Any]:
-    """What has to be the same for a resumed run to be the same run."""
+    """The settings that must be unchanged for a run to be resumed."""
     train = {k: v for k, v in asdict(config.train).items() if k not in _OF_NO_CONSEQUENCE}
     corpus = {"held_out": config.corpus.held_out, "sha256": text_sha256}
     nested = {"model": asdict(config.model), "train": train, "corpus": corpus}
@@ -65,8 +65,8 @@ def save(folder: Path, trainer: Trainer, facts: dict[str, Any], history: list[Ro
 
 
 def require_same(folder: Path, facts: dict[str, Any]) -> None:
-    """Raises ValueError, one line, where ``folder`` has no state that a run of ``facts`` can go on
-    from, naming every difference. Reads the header of the file only.
+    """Raise ValueError of one line if a run of ``facts`` cannot continue from the state in
+    ``folder``; it names every difference. Only the header of the file is read.
     """
     _read(folder, facts, tensors=False)
 
@@ -125,14 +125,14 @@ def restore(state: State, trainer: Trainer) -> None:
 
 
 def checkpoint_folder(config: TrainConfig, name: str) -> Path:
-    """Where the weights of a run, or those put under a name, are."""
+    """The folder of the weights of a run, or of those published under a name."""
     return absolute(config.tracking.dir) / "checkpoints" / name
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Put the checkpoint of ``folder`` in the place of ``target``: copied first, then replaced.
+    """Replace ``target`` with the checkpoint in ``folder``; all files are copied before that.
 
-    Raises FileExistsError where that is not a checkpoint of a training run.
+    Raises FileExistsError if ``target`` holds something else than a training run's checkpoint.
     """
     refused = why_not_published(target)
     if refused:

@@ -1,4 +1,4 @@
-"""Being asked to stop: Ctrl-C, or SIGTERM as a cluster sends it before it kills."""
+"""Requests to stop: Ctrl-C, or the SIGTERM that a cluster sends before it kills a process."""
 
 import signal
 import threading
@@ -9,8 +9,9 @@ from types import FrameType
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], str]]:
-    """Ctrl-C and SIGTERM as a question to ask between steps, so that weights and AdamW's memory are
-    those of one step: which of them came, if any. A second one ends the process at once.
+    """Yield a function that says which of "Ctrl-C" and "SIGTERM" has come; "" if none has. It is
+    asked between steps, so that weights and AdamW's memory are those of one step. A second request
+    raises KeyboardInterrupt at once.
     """
     came: list[str] = []
     names = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -20,7 +21,7 @@ def stop_requests() -> Iterator[Callable[[], str]]:
             raise KeyboardInterrupt
         came.append(names[signal.Signals(number)])
 
-    here = threading.current_thread() is threading.main_thread()  # signals come nowhere else
+    here = threading.current_thread() is threading.main_thread()  # signals reach only this one
     before = {number: signal.signal(number, note) for number in names} if here else {}
     try:
         yield lambda: came[0] if came else ""

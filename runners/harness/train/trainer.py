@@ -1,8 +1,8 @@
-"""How weights are learnt: one step, the held-out loss, and what decides both. Plain torch.
+"""Learning in plain torch: the training step, the held-out loss, and what determines both.
 
 Everything random is a function of (seed, step): the order of windows, dropout, first weights. So a
-run that goes on from its saved weights and AdamW's memory needs no generator's state to come out
-the same, bit for bit on the same machine.
+run that resumes from its saved weights and AdamW's memory needs no generator's state to give the
+same result, bit for bit on the same machine.
 
 Shapes: B windows, T tokens (context_length), V vocabulary.
 """
@@ -34,8 +34,8 @@ class NonFiniteError(ValueError):
 
 
 def first_weights(config: ModelConfig, seed: int) -> GPT:
-    """The model that training starts from, on the CPU: random, but with zeros where a branch joins
-    the residual stream. So no layer is in the way before it has learnt something.
+    """The model that training starts from, on the CPU: random, but with zeros in the matrices that
+    join a branch to the residual stream, so that no layer disturbs it before it has learnt.
     """
     model = random_model(config, row_seed("weights", seed, 0))
     with torch.no_grad():
@@ -46,7 +46,7 @@ def first_weights(config: ModelConfig, seed: int) -> GPT:
 
 
 def learning_rate(train: LearningConfig, step: int) -> float:
-    """The rate of the update after ``step`` others: up in a line, down along a cosine."""
+    """The learning rate after ``step`` updates: a linear warm-up, then a fall along a cosine."""
     if step < train.warmup_steps:
         return train.lr * (step + 1) / train.warmup_steps
     falling = train.steps - train.warmup_steps
@@ -55,7 +55,7 @@ def learning_rate(train: LearningConfig, step: int) -> float:
 
 
 class Batches:
-    """Windows of a text, each once an epoch, cut at another offset and shuffled every epoch."""
+    """Windows of a text. Each epoch cuts them at a new offset, and uses each once, shuffled."""
 
     def __init__(self, ids: Tensor, window: int, batch: int, seed: int) -> None:
         self.ids, self.window, self.batch, self.seed = ids, window, batch, seed
@@ -89,8 +89,8 @@ class Batches:
 def held_out_nats(
     logits: Callable[[Tensor], Tensor], ids: Tensor, window: int, batch: int
 ) -> float:
-    """Nats over all tokens of ``ids`` (N,) but the first, each predicted once, in windows that do
-    not overlap: a token sees those before it in its own window only.
+    """Total nats of all tokens of ``ids`` (N,) but the first, each predicted once. Windows do not
+    overlap, so a token sees only those before it in its own window.
     """
     whole = (len(ids) - 1) // window
     pieces = [ids[n * window : (n + 1) * window + 1] for n in range(whole)]
@@ -107,8 +107,8 @@ def held_out_nats(
 
 
 def add_dropout(model: GPT, share: float) -> None:
-    """Drop activations after the embedding and every branch, in training only. Hooks, so that the
-    model that generates knows nothing of it.
+    """Drop activations after the embedding and every branch, in training only. Hooks do it, so that
+    the code of the model, which also generates, has no dropout.
     """
 
     def drop(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def add_dropout(model: GPT, share: float) -> None:
 
 
 class Trainer:
-    """A model that learns from ``ids``, and how far it is."""
+    """Trains a model on ``ids``, and counts the steps done."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Trainer:
             self._compile()
 
     def step(self) -> Row:
-        """Update the weights once; NonFiniteError, with the weights as they were, if it cannot."""
+        """Update the weights once; NonFiniteError if that cannot be, with the weights unchanged."""
         start, number = perf_counter(), self.done + 1
         rate = learning_rate(self.train, self.done)
         for group in self.optimizer.param_groups:
@@ -185,7 +185,7 @@ class Trainer:
         }
 
     def held_out_loss(self) -> float:
-        """Nats a token on the held-out text; NonFiniteError where there is no such number."""
+        """Nats per token on the held-out text; NonFiniteError if that is NaN or infinite."""
         with self._autocast:
             loss = mean_held_out_nats(self.model, self.held_out, self.train.batch)
         if not math.isfinite(loss):
@@ -195,7 +195,7 @@ class Trainer:
         return loss
 
     def _compile(self) -> None:
-        """Have the loss compiled when it is first asked for; ValueError where that cannot be."""
+        """Have the loss compiled when it is first computed; ValueError if it cannot be compiled."""
         what = "train.compile=true"
         on_cpu = self.device.type == "cpu"
         if reason := toolchain.cannot_compile() if on_cpu else toolchain.choose_folder():
@@ -210,7 +210,7 @@ class Trainer:
 
 def least_bytes(model: ModelConfig, train: LearningConfig) -> int:
     """Bytes that training takes at the least: weights, gradients and AdamW's two memories; logits
-    with their gradient; and what each layer keeps of each token for the way back.
+    with their gradient; and what each layer keeps of each token for the backward pass.
     """
     values = 2 if train.autocast == "bf16" else 4
     kept = values * model.n_layers * (2 * model.d_model + 3 * model.d_ff)
@@ -219,7 +219,7 @@ def least_bytes(model: ModelConfig, train: LearningConfig) -> int:
 
 
 def make_optimizer(model: GPT, train: LearningConfig) -> torch.optim.AdamW:
-    """AdamW over the model's parameters, of which only matrices decay."""
+    """AdamW over the model's parameters, with weight decay for the matrices only."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [
@@ -230,7 +230,7 @@ def make_optimizer(model: GPT, train: LearningConfig) -> torch.optim.AdamW:
 
 
 def mean_held_out_nats(model: GPT, ids: Tensor, batch: int) -> float:
-    """Nats a token of ``model`` on ``ids`` (N,), without dropout."""
+    """Nats per token of ``model`` on ``ids`` (N,), without dropout."""
     model.eval()
     cache = _no_cache(model.config, batch, model.device)
     total = held_out_nats(

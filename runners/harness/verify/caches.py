@@ -1,6 +1,6 @@
-"""That a cache changes nothing: the same text by two caches, compared step by step.
+"""Checks that a cache changes nothing: the texts of two caches are compared step by step.
 
-Steps, like new ids, are told by how many came before.
+A step, like a new id, is numbered by how many came before it.
 
 Shapes: P prompt tokens, N new tokens (one a step), V vocabulary, L layers, H heads, D head_dim.
 """
@@ -22,7 +22,7 @@ from tinygpt.model import GPT
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """How many ids two texts share before they part; None where they are the same."""
+    """How many ids two texts share before they differ; None if they are the same."""
     pairs = enumerate(zip_longest(one, other))
     return next((n for n, (a, b) in pairs if a != b), None)
 
@@ -36,11 +36,11 @@ class Closeness:
     limit: float
     """The most that rounding explains."""
     off: int | None
-    """The first step beyond the limit."""
+    """The first step beyond the limit; None if there is none."""
 
     def is_tie(self, margin: float) -> bool:
-        """Whether rounding decides between two ids whose logits are ``margin`` apart: each may be
-        off by the difference seen, where that is itself rounding.
+        """Whether rounding decides between two ids whose logits are ``margin`` apart. Each logit
+        may be off by ``worst``, provided that no step is beyond the limit.
         """
         return self.off is None and abs(margin) <= 2 * self.worst
 
@@ -48,15 +48,15 @@ class Closeness:
 def closeness(
     reference: Tensor, logits: Tensor, precision: PrecisionConfig, stated: Seen | None = None
 ) -> Closeness:
-    """Compare logits (n, V) with those that are right, by the gate's tolerances."""
+    """Compare ``logits`` (n, V) with the right ones, ``reference``, by the gate's tolerances."""
     steps = (reference - logits).abs().amax(dim=-1)
     limit = tolerance(reference, precision, stated)
-    off = (~(steps <= limit)).nonzero().flatten().tolist()  # NaN is off
+    off = (~(steps <= limit)).nonzero().flatten().tolist()  # NaN counts as off
     return Closeness(float(steps.max()), limit, off[0] if off else None)
 
 
 def tolerance(reference: Tensor, precision: PrecisionConfig, stated: Seen | None = None) -> float:
-    """The gate's: absolute in fp32, a share of the largest value otherwise."""
+    """The gate's: a share of the largest value in bf16 or a cache that rounds, else absolute."""
     return gate.tolerance(precision, float(reference.abs().max()), stated)
 
 
@@ -73,10 +73,10 @@ def margin_at(plain: WatchedText, run: WatchedText, step: int) -> float:
 def check_window(
     model: GPT, plain: WatchedText, run: WatchedText, precision: PrecisionConfig
 ) -> tuple[list[Check], Closeness]:
-    """Ids and logits of ``run`` against the loop without a cache, inside the window.
+    """Compare ids and logits of ``run`` with the loop without a cache, inside the window.
 
-    Once a rounding tie has parted the texts, the logits to compare with come from one causal pass
-    over the run's own text.
+    If the texts differ, which a rounding tie can cause, the logits to compare with come from one
+    causal pass over the run's own text.
     """
     n = must_match(run, model.config.context_length)
     parted = first_difference(plain.new[:n], run.new[:n])
@@ -106,8 +106,9 @@ def check_window(
 def check_same(
     right: WatchedText, run: WatchedText, precision: PrecisionConfig
 ) -> tuple[Check, Closeness]:
-    """All ids and logits of ``run`` against a cache that keeps the same entries, in the window and
-    past it; the closeness is that of the steps before the texts part, and the one at which they do.
+    """Compare ids and logits of ``run`` with those of ``right``, whose cache keeps the same
+    entries, inside the window and past it. Logits are compared up to the first step whose ids
+    differ, that step included.
     """
     parted, total = first_difference(right.new, run.new), len(run.new)
     n = total if parted is None else parted + 1
@@ -123,7 +124,7 @@ def check_same(
 
 
 def check_keys_seen(run: WatchedText, window: int) -> Check:
-    """Every query saw min(tokens so far, window) keys."""
+    """Check that every query saw min(tokens so far, window) keys."""
     name = f"{run.name} keys seen"
     for tokens, seen in run.shown:
         right = min(tokens, window)
@@ -138,9 +139,9 @@ def check_keys_seen(run: WatchedText, window: int) -> Check:
 def check_stated(
     model: GPT, run: WatchedText, cache: CacheClass, precision: PrecisionConfig
 ) -> tuple[list[Check], Closeness]:
-    """What an approximate ``cache`` promises: the logits of a pass over what its class states that
-    it sees, over the run's own text, and as many keys; beyond two windows of it no more is looked
-    at, since the pass takes the square of its length.
+    """Check what an approximate ``cache`` promises: the logits of a pass over the run's own text in
+    which queries see what its class states, and as many keys. Only steps of the first two windows
+    are checked, since the time of the pass grows with the square of its length.
     """
     prompt, window = run.prompt.shape[1], model.config.context_length
     n = min(len(run.new), 2 * window)
@@ -169,7 +170,7 @@ def check_stated(
 
 
 def token_difference(run: WatchedText) -> float | None:
-    """By how much token 100's keys differ between steps 200 and 201; None where one is missing."""
+    """By how much token 100's keys differ between steps 200 and 201; None if one is missing."""
     before, after = (run.keys.get(step) for step in STEPS)
     if before is None or after is None:
         return None
@@ -177,8 +178,8 @@ def token_difference(run: WatchedText) -> float | None:
 
 
 def check_token(run: WatchedText, window: int, precision: PrecisionConfig) -> Check:
-    """Token 100's keys are the same at steps 200 and 201: to the bit where a cache stores them,
-    within rounding where they are computed anew.
+    """Check that token 100's keys are the same at steps 200 and 201: bit for bit if a cache stores
+    them, within rounding if they are computed anew.
     """
     name = f"{run.name} token {TOKEN}"
     difference = token_difference(run)
@@ -205,7 +206,7 @@ def _why_no_keys(run: WatchedText, window: int) -> str:
 
 
 def tie_or_not(margin: float, close: Closeness) -> str:
-    """Why two texts part: the margin between their ids, against the rounding seen."""
+    """Whether a rounding tie parts two texts: the margin of their ids against the rounding seen."""
     if close.off is not None:
         return f"no tie, the logits are off by more than rounding (margin {margin:.2g})"
     what = "a rounding tie" if close.is_tie(margin) else "no rounding tie"

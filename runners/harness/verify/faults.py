@@ -1,6 +1,6 @@
-"""The rolling cache, broken on purpose: real bugs, each of which prints fluent text and no error.
+"""Rolling caches that are broken on purpose. Each has a real bug that gives fluent text, no error.
 
-Each takes apart what the cache does for its callers: none can be written from outside it.
+Each fault changes what the cache itself does for its callers; no caller can cause it from outside.
 """
 
 import torch
@@ -52,4 +52,4 @@ FAULTS: dict[str, CacheClass] = {
     "mask": TopLeftMask,
     "window": TrimAfterAttention,
 }
-"""By the option of ``fault`` that it is."""
+"""The broken caches, by the option of ``fault`` that selects them."""

@@ -24,7 +24,7 @@ class Check:
 
     name: str
     outcome: str
-    """``passed``, ``failed``, ``skipped``, or ``seen`` for what is told and need not match."""
+    """``passed``, ``failed``, ``skipped``, or ``seen`` for what is shown but not judged."""
     seen: str
     """What was found, or why nothing was looked at; one line."""
 
@@ -47,13 +47,13 @@ def to_markdown(title: str, checks: Iterable[Check], texts: "TwoTexts | None") -
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
     if texts:
         lines += ["", f"## {texts.left_name} and {texts.right_name}", ""]
-        # Indented, it is read as it stands, whatever is in the texts.
+        # Indented lines are shown literally, whatever is in the texts.
         lines += [f"    {line}" for line, _ in side_by_side(texts, _PAGE_WIDTH)]
     return "\n".join([*lines, ""])
 
 
 class TwoTexts(NamedTuple):
-    """Two texts that part, and whose they are."""
+    """Two texts that differ, and their names."""
 
     left_name: str
     right_name: str
@@ -77,8 +77,8 @@ class TwoTexts(NamedTuple):
 
 
 def two_texts(generations: Iterable[dict[str, Any]]) -> TwoTexts | None:
-    """The broken cache's text beside the correct one's, or rolling beside none; None if the ids
-    are the same.
+    """The texts of the correct and the broken cache, or of none and rolling; None if their ids are
+    the same.
     """
     rows = {row["cache"]: row for row in generations}
     left, right = ("rolling", "broken") if "broken" in rows else ("none", "rolling")
@@ -89,7 +89,7 @@ def two_texts(generations: Iterable[dict[str, Any]]) -> TwoTexts | None:
 
 
 def side_by_side(texts: TwoTexts, width: int) -> list[tuple[str, bool]]:
-    """The lines of two texts in two columns, ``width`` terminal cells in all; true where equal."""
+    """The lines of two texts in two columns, ``width`` terminal cells in all; true if equal."""
     half = (width - 3) // 2
     console = Console(width=half)
     left, right = (

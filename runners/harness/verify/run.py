@@ -1,7 +1,7 @@
-"""Proof that a cache changes nothing: one greedy text with each cache, compared step by step.
+"""Verifies that a cache changes nothing: one greedy text per cache, compared step by step.
 
 Inside the window everything must match. Past it the loop without a cache forgets what the entries
-of a cache still carry, so there the first difference is told, not judged.
+of a cache still carry, so there the first difference is shown but not judged.
 """
 
 from math import isfinite
@@ -37,11 +37,11 @@ from tinygpt.cache import CACHES, CacheClass
 from tinygpt.model import GPT
 
 _BYTES_OF_A_NOTE = 150
-"""What is noted of each step and layer: a pair of Python integers in a list."""
+"""Bytes that are noted per step and layer: a pair of Python integers in a list."""
 
 
 def verify(config: VerifyConfig, report: Report = lambda phase: None) -> CellResult:
-    """Check what ``config`` asks for. Never raises for what the run itself runs into."""
+    """Check what ``config`` asks for. Errors of the run become its outcome and are not raised."""
     return guarded(config.device, lambda result: _run(config, result, report))
 
 
@@ -60,7 +60,7 @@ def _run(config: VerifyConfig, result: CellResult, report: Report) -> None:
         report("sampler")
         checks += check_sampler(config.seed, device)
     failed = [check.name for check in checks if check.outcome == "failed"]
-    checks.sort(key=lambda check: check.outcome == "seen")  # what is told comes last
+    checks.sort(key=lambda check: check.outcome == "seen")  # what is not judged comes last
     counts = {
         outcome: sum(check.outcome == outcome for check in checks)
         for outcome in ("passed", "failed", "skipped")
@@ -105,7 +105,7 @@ def _verify_caches(config: VerifyConfig, result: CellResult, report: Report) -> 
 
 
 def _caches(config: VerifyConfig) -> dict[str, CacheClass]:
-    """The caches to write a text with, by name; of a fault's: none, the right one, the broken."""
+    """The caches to write a text with, by name; for a fault: none, rolling and the broken one."""
     if config.fault == "none":
         return CACHES
     return {**{name: CACHES[name] for name in ("none", "rolling")}, "broken": FAULTS[config.fault]}
@@ -114,7 +114,7 @@ def _caches(config: VerifyConfig) -> dict[str, CacheClass]:
 def _generate(
     config: VerifyConfig, model: GPT, prompt: Tensor, report: Report
 ) -> list[WatchedText]:
-    """Each cache's text."""
+    """Let each cache write its text."""
     new_tokens = config.length.new_tokens
     runs = []
     for name, make in _caches(config).items():
@@ -128,10 +128,10 @@ def _generate(
 def _judge(
     config: VerifyConfig, model: GPT, runs: list[WatchedText], result: CellResult
 ) -> list[Check]:
-    """All checks, and what is told without being judged.
+    """All checks, and after them what is shown without being judged.
 
-    Exact caches are compared with the loop without one in the window, and with ``rolling``, which
-    keeps the same entries, past it. The others promise what their classes state, and no more.
+    Exact caches are compared with the loop without a cache inside the window, and past it with
+    ``rolling``, which keeps the same entries. Other caches promise only what their classes state.
     """
     window, precision = config.model.context_length, config.precision
     caches, by_name = _caches(config), {run.name: run for run in runs}
@@ -168,7 +168,7 @@ def _judge(
 
 
 def _no_promise(plain: WatchedText, run: WatchedText) -> Check:
-    """Where an approximate cache's text leaves the one without a cache, which it may anywhere."""
+    """Where an approximate cache's text first differs from that without a cache, as it may."""
     parted = first_difference(plain.new, run.new)
     where = (
         f"no difference in {len(run.new)} new tokens"
@@ -192,7 +192,7 @@ def _figures(plain: WatchedText, run: WatchedText, close: Closeness) -> dict[str
 
 
 def _first_difference(plain: WatchedText, run: WatchedText, window: int, close: Closeness) -> Check:
-    """Where the texts part, counted as we do and as the post does, and whether rounding did it."""
+    """Where the texts part, counted in new tokens and as the post does, and if rounding did it."""
     name, new, prompt = f"{run.name} against none", len(run.new), run.prompt.shape[1]
     parted = first_difference(plain.new, run.new)
     if parted is None:
@@ -219,12 +219,12 @@ def _how_soon(
 
 
 def _memory_shortage(config: VerifyConfig) -> str:
-    """Why weights, texts and the logits of every step cannot be held, foreseen; a CPU out of memory
-    is a kill.
+    """Why weights, notes and the logits of every step will not fit into memory; empty if they will.
+    Without this check, a process that runs out of CPU memory would be killed.
     """
     model, new_tokens, n = config.model, config.length.new_tokens, len(_caches(config))
     logits = n * new_tokens * model.vocab_size * 4
-    window = 4 * min(new_tokens, model.context_length) * model.vocab_size * 4  # of the reference
+    window = 4 * min(new_tokens, model.context_length) * model.vocab_size * 4  # the reference's
     noted = n * new_tokens * model.n_layers * _BYTES_OF_A_NOTE
     needed = 4 * model.n_parameters + logits + window + noted
     free = system.available_bytes()
@@ -237,14 +237,14 @@ def _memory_shortage(config: VerifyConfig) -> str:
 
 
 def _tags_without_model(config: VerifyConfig) -> dict[str, str]:
-    """What identifies a run of the sampler's checks alone."""
+    """The tag that identifies a run of the sampler's checks alone."""
     what = {"check": config.check, "seed": config.seed, "device": config.device.kind}
     code = environment.code()["sha256"]
     return {"tinygpt.cell_hash": fingerprint.sha256({**what, "code": code})}
 
 
 def _title(config: VerifyConfig) -> str:
-    """What was verified."""
+    """The title of the page: what was verified."""
     if config.check == "sampler":
         return "verify: the sampler"
     parts = [f"checkpoint={config.checkpoint}", f"{config.length.new_tokens} new tokens"]

@@ -1,4 +1,4 @@
-"""The sampler's properties, by drawing from the real one: what the post's self-check asserts.
+"""Checks what the post's self-check asserts of a sampler, by drawing from the real sampler.
 
 Shapes: B rows, V vocabulary, S steps.
 """
@@ -16,10 +16,10 @@ _DRAWS = f"{_ROWS * _STEPS:,} draws"
 
 
 def check_sampler(seed: int, device: torch.device) -> list[Check]:
-    """Every property, with draws that come from ``seed``; takes a fraction of a second."""
+    """Check every property with draws that come from ``seed``; takes a fraction of a second."""
     generator = torch.Generator().manual_seed(whole_seed("checks", seed))
     logits = torch.randn(_ROWS, _VOCAB, generator=generator).to(device)
-    tied = logits.round()  # a handful of values, each of many tokens: the lowest ids are to win
+    tied = logits.round()  # a few values, each shared by many tokens: the lowest ids must win
     return [
         _argmax("temperature 0", SamplerConfig(), tied, seed),
         _argmax("top_k 1", SamplerConfig(temperature=1.0, top_k=1), tied, seed),
@@ -58,7 +58,7 @@ def _top_k(logits: Tensor, seed: int) -> Check:
 
 
 def _ranked(logits: Tensor) -> Tensor:
-    """Ids (B, V) from the likeliest on, of equals the lowest first."""
+    """Ids (B, V) from the likeliest to the least likely; among equals the lowest id comes first."""
     return logits.cpu().sort(dim=-1, descending=True, stable=True).indices
 
 

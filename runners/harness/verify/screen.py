@@ -1,4 +1,4 @@
-"""What verify found, on the terminal: one line a check, then the first differences, then texts."""
+"""Shows on the terminal what verify found: one line per check, differences last, then texts."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def show_result(verified: JobResult) -> None:
 
 
 def show(result: CellResult, title: str) -> None:
-    """Print the checks of a result, under ``title`` where there are several results."""
+    """Print the checks of a result, under ``title`` if there are several results."""
     if "checks.json" not in result.files:
         return
     tty = sys.stdout.isatty()

@@ -1,7 +1,7 @@
-"""A greedy text by any cache, and what attention was shown while it was written.
+"""A greedy text written with any cache, and what attention was shown while it was written.
 
-``Watched`` stands between the model and a cache, so that every cache is looked at alike, whatever
-it keeps inside.
+``Watched`` stands between the model and a cache, so that every cache is observed in the same way,
+whatever it keeps inside.
 
 Shapes: P prompt tokens, N new tokens (one a step), V vocabulary, L layers, H heads, D head_dim,
 S keys.
@@ -29,7 +29,7 @@ class Watched:
         self.shown: list[tuple[int, int]] = []
         """Tokens so far, and keys that the last query sees: a pair for each step and layer."""
         self.keys: dict[int, list[Tensor]] = {}
-        """By tokens so far: each layer's key (H, D) of token ``TOKEN``."""
+        """Each layer's key (H, D) of token ``TOKEN``, by the number of tokens so far."""
 
     @property
     def position(self) -> int:
@@ -48,7 +48,7 @@ class Watched:
         return self._cache.nbytes
 
     def pending(self, ids: Tensor) -> Tensor:
-        """Every step begins here, with all tokens so far."""
+        """Note the number of tokens so far: every step begins with this call."""
         self._tokens = ids.shape[1]
         return self._cache.pending(ids)
 
@@ -82,7 +82,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class WatchedText:
-    """A greedy text by one cache, and what was seen on the way."""
+    """A greedy text written with one cache, and what was noted meanwhile."""
 
     name: str
     prompt: Tensor
@@ -96,7 +96,7 @@ class WatchedText:
 
 
 def watch(name: str, model: GPT, prompt: Tensor, new_tokens: int, cache: KVCache) -> WatchedText:
-    """Generate ``new_tokens`` greedily after ``prompt`` (1, P), watched."""
+    """Generate ``new_tokens`` greedily after ``prompt`` (1, P), and watch the cache."""
     watched = Watched(cache)
     logits = torch.empty(new_tokens, model.config.vocab_size)
     picked = 0

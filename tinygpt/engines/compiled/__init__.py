@@ -1,1 +1,1 @@
-"""The compiled engine (engine.py), the code that it compiles (step.py, tiles.py) and keeps."""
+"""The compiled engine (engine.py), what it compiles (step.py, tiles.py), and how (packages.py)."""

@@ -4,8 +4,8 @@ The step is plain PyTorch (step.py). ``torch.export`` and AOTInductor make a pac
 kept on disk (packages.py). A call then needs no dispatch of single operations, no guards, and no
 argument per weight. Prefill, loop, samplers and cache are those of the eager engine.
 
-What each part of the step is for stands with it, in step.py and tiles.py. What each of them gains,
-and what was tried and left out, is in results/compiled_engine.md.
+step.py and tiles.py explain what each part of the step is for. What each part gains, and what was
+tried and left out, is in results/compiled_engine.md.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ MIN_WINDOW = 4
 
 
 class CompiledEngine(Engine):
-    """Eager prefill, then compiled steps over a ring; without a cache, compiled windows.
+    """Eager prefill, then compiled steps over a ring buffer; without a cache, compiled windows.
 
     The ring always has ``context_length`` slots, so that one package serves texts of any length.
     """
@@ -67,7 +67,7 @@ class CompiledEngine(Engine):
         return sum(by_place.values()) - steps.cache.nbytes
 
     def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
-        """Raises ValueError if torch has another number of threads than when this was made."""
+        """As in ``Engine``. Raises ValueError on a CPU if torch's number of threads has changed."""
         threads = torch.get_num_threads()
         if threads != self._threads and prompt.device.type == "cpu":
             raise ValueError(
@@ -79,18 +79,18 @@ class CompiledEngine(Engine):
 
     @staticmethod
     def cache_positions(plan: EnginePlan) -> int:
-        """At least ``context_length``, whatever the length of the text."""
+        """The positions of the text, but at least ``context_length``."""
         return max(plan.max_positions, plan.model.context_length)
 
     @staticmethod
     def copied_weights_bytes(plan: EnginePlan) -> int:
-        """The matrices that a decode step reads in another form than the prefill does."""
+        """Bytes of the matrices that a decode step reads in another form than the prefill does."""
         return 0 if plan.cache.kind == "none" else CompiledEngine.products_bytes(plan)
 
     @staticmethod
     def code(plan: EnginePlan) -> tuple[Code, ...]:
-        """The step over a ring and the products of the limit; without a cache, the window."""
-        with torch.device("meta"):  # the names need shapes and no weights
+        """The decode step and the products for the limit; without a cache, the window pass."""
+        with torch.device("meta"):  # the names depend on shapes, not on weights
             model = GPT(plan.model).to(DTYPES[plan.precision.kind])
         parts: list[tuple[torch.nn.Module, tuple[Tensor, ...]]]
         if plan.cache.kind == "none":
@@ -119,7 +119,7 @@ class CompiledEngine(Engine):
 
     @staticmethod
     def products_bytes(plan: EnginePlan) -> int:
-        """The matrices that are packed, laid out for tiles, or held as int8."""
+        """Bytes of the matrices that are packed, laid out for tiles, or held as int8."""
         dtype = DTYPES[plan.precision.kind]
         how = form(plan.batch, dtype, plan.device, plan.model)
         copied = plan.precision.kind == "int8" or how in ("packed", "tiles")
@@ -150,7 +150,7 @@ def _window_pass(
 def _products(
     model: GPT, precision: PrecisionConfig, batch: int, device: str
 ) -> tuple[Products, tuple[Tensor, ...]]:
-    """The module of a step's products and random inputs of it."""
+    """The module of a step's products and random inputs for it."""
     module = Products(model, precision, batch, device).eval()
     widths = [module.shapes[name][1] for name in module.matrices()]
     return module, tuple(torch.randn(batch, width, device=model.device) for width in widths)

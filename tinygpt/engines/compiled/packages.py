@@ -39,7 +39,7 @@ class Loaded:
     run: Run
     """Turns the module's inputs into its outputs. The inputs must be contiguous."""
     compile_s: float
-    """Seconds spent on compiling; 0 if the package was there."""
+    """Seconds spent on compiling; 0 if the package was on disk."""
     tensors: dict[str, Tensor]
     """The tensors that the code reads and writes in place; they must live as long as it runs."""
 
@@ -68,7 +68,7 @@ def load(
         compile_times.add(_part(module, example, path), seconds)
     try:
         package = aoti_load_package(str(path), run_single_threaded=True)
-    except RuntimeError:  # a damaged package, after a full disk or an interrupted copy, say
+    except RuntimeError:  # the package is damaged, for example by a full disk
         if seconds:
             raise
         path.unlink()
@@ -137,8 +137,8 @@ def path_of(
 ) -> Path:
     """Where the package of ``module`` is kept, under a name made of all that the code depends on.
 
-    ``device`` and ``threads`` are those that the code is to run with; by default the tensors'
-    device, and torch's present number of threads. The tensors may be on "meta" if both are given.
+    ``device`` and ``threads`` are what the code will run with; the defaults are the tensors' device
+    and torch's present number of threads. The tensors may be on "meta" if both are given.
     """
     tensors = [*module.state_dict().items(), *enumerate(example)]
     device = device or tensors[0][1].device

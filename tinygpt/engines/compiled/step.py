@@ -1,8 +1,8 @@
 """The modules that the compiled engine compiles: the model's arithmetic, written to vectorise well.
 
 The compiled code reads and writes the weights and the cache of the model in place. Only packed and
-int8 matrices are copies. Activations are fp32 in every precision, except that library and tiles
-multiply them in the dtype of the weights.
+int8 matrices are copies. Activations are fp32 in every precision, except that the forms ``library``
+and ``tiles`` (see ``form``) multiply them in the dtype of the weights.
 
 Shapes: B rows, T tokens, H query heads, K key/value heads, D head_dim, V vocabulary, n filled
 slots, M inputs and N outputs of a product.
@@ -199,7 +199,7 @@ class WindowPass(nn.Module):
 
 
 class _Rows(NoCache):
-    """A ``NoCache`` that is given its angles; its own would become constants of the package."""
+    """A ``NoCache`` that is given its angles; a table of its own would be put into the package."""
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self._rows = Step(cos, sin, None, is_causal=True)
@@ -209,7 +209,7 @@ class _Rows(NoCache):
 
 
 class Products(SharedWeights):
-    """The weight products of one decode step and nothing else: the least that a token takes."""
+    """The weight products of one decode step and nothing else: the least work for one token."""
 
     def forward(self, *rows: Tensor) -> list[Tensor]:
         """Each matrix times its own input (B, M), so that no product depends on another."""

@@ -1,4 +1,4 @@
-"""Pages for a browser, each a template in this folder, which needs nothing else to be shown."""
+"""Pages for a browser. Each is a template in this folder and needs no other file to be shown."""
 
 from functools import cache
 from typing import Any
