@@ -152,7 +152,7 @@ def _undelivered(context: Context, runs: Runs, result: ResultFolder) -> Iterator
 def _delivery(
     context: Context, kind: str, what: str, cure: str, mend: Callable[[], str]
 ) -> Finding:
-    """A finding that something has to be delivered; if its experiment was deleted, without a mend."""
+    """A finding that something has to be delivered; it cannot be if the experiment was deleted."""
     deleted = context.store.deleted(kind)
     return Finding(what, deleted) if deleted else Finding(what, cure, mend)
 

@@ -93,7 +93,7 @@ def code() -> dict[str, Any]:
 
 
 def reset_peak_memory(device: str) -> None:
-    """Let the peak that ``peak_memory_bytes`` reports start again from here, if that is possible."""
+    """Let the peak that ``peak_memory_bytes`` reports start again from here, where possible."""
     if device == "cuda":
         import torch
 

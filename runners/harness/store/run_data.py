@@ -96,7 +96,7 @@ class RunData:
         return cls(sweep.kind, name, "running", sweep.started, 0.0, tags, params, {})
 
     def with_code_of(self, folders: Iterable[Path]) -> Self:
-        """The same data with the code of the first of ``folders`` whose environment.json tells it."""
+        """The same data with the code that the first of ``folders`` to have one was run with."""
         own = {k: v for k, v in self.tags.items() if k not in code_tags(environment.code())}
         told = (read_json(folder / "environment.json").get("code") for folder in folders)
         return replace(self, tags=own | code_tags(next(filter(None, told), {})))
