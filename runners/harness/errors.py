@@ -1,4 +1,4 @@
-"""What a user did wrong, and how an exception is told in one line."""
+"""The errors of users, and how an exception is told in one line."""
 
 import re
 

@@ -1,10 +1,12 @@
-"""Statistics of repeats: medians with intervals, ratios with verdicts. Rates are never averaged.
+"""Statistics of repeats: medians with intervals, and ratios with verdicts.
 
-What is kept of a repeat is its rate, and what is reported is the work over the median time: of two
-repeats of 100 tokens that take 1 s and 2 s it is 100 / 1.5 s, so that it fits the time beside it.
+Rates are never averaged. The rate that is reported is the work over the median time: for two
+repeats of 100 tokens that take 1 s and 2 s it is 100 / 1.5 s, so it fits the time that is shown
+beside it.
 
 Comparing follows pyperf and Kalibera & Jones (2013): resample at every level that varies, rounds
-first and repeats within them, and call a difference only what lies wholly outside a margin.
+first and repeats within them, and call two cells different only if the whole interval of their
+ratio is outside a margin.
 """
 
 import math
@@ -15,15 +17,17 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 MIN_VALUES = 5
-"""Values a side below which no interval is given."""
+"""The fewest values of a cell for which an interval is given."""
 FEW_VALUES = 3
-"""Values a side below which no verdict is reached, however far apart they are."""
+"""The fewest values of a cell for which there is a verdict, however far apart two cells are."""
 CLEAR_RATIO = 2.0
-"""The ratio beyond which fewer values than MIN_VALUES can be called different."""
+"""A ratio above this may be called different even with fewer than MIN_VALUES values."""
 MARGIN = 1.05
-"""Ratios within [1 / MARGIN, MARGIN] are of no consequence."""
+"""Ratios within [1 / MARGIN, MARGIN] do not matter in practice."""
 MAX_VARIATION = 0.10
-"""Coefficient of variation, and width of the interval over the median, of a stable cell."""
+"""Largest coefficient of variation, and largest width of the interval over the median, of a stable
+cell.
+"""
 _RESAMPLES = 4000
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 _PERCENTILE_NEEDS = {50: 1, 90: 64, 99: 662}  # after MLPerf's early stopping
@@ -31,7 +35,7 @@ _PERCENTILE_NEEDS = {50: 1, 90: 64, 99: 662}  # after MLPerf's early stopping
 
 @dataclass(frozen=True)
 class Spread:
-    """A set of repeats, summed up. ``low`` and ``high`` bound the median at 95 %."""
+    """The summary of a set of repeats. ``low`` and ``high`` are the 95 % interval of the median."""
 
     median: float
     low: float | None
@@ -49,7 +53,7 @@ class Spread:
 
     @property
     def stable(self) -> bool:
-        """Whether the repeats agree; too few of them do not say so."""
+        """Whether the repeats agree; None if there are too few to tell."""
         if self.half_width is None or self.variation is None:
             return False
         return self.variation < MAX_VARIATION and 2 * self.half_width <= MAX_VARIATION
@@ -57,7 +61,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median rate of a over that of b, with its 99 % interval and what it allows to say."""
+    """The median rate of a over that of b, with its 99 % interval and a verdict."""
 
     ratio: float
     low: float | None
@@ -69,16 +73,16 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two cells to compare: the rounds of each, the rates of the repeats of each round."""
+    """Two cells to compare: their rounds, and for each round the rates of its repeats."""
 
     a: Sequence[Sequence[float]]
     b: Sequence[Sequence[float]]
     drift: float = 1.0
-    """The machine's own change between the two: a ratio of reference times."""
+    """The change of the machine itself between the two cells: a ratio of reference times."""
     shared: bool = False
-    """Whether both sides took turns: the nth round of one is the nth of the other."""
+    """Whether the cells took turns: the nth round of one ran next to the nth round of the other."""
     quiet: bool = False
-    """Whether the machine is known to have been quiet while either side was measured."""
+    """Whether the machine is known to have been quiet while either cell was measured."""
 
     def __post_init__(self) -> None:
         if self.shared and len(self.a) != len(self.b):
@@ -86,7 +90,7 @@ class Pair:
 
     @property
     def enough(self) -> bool:
-        """Whether both sides have the values that an interval takes."""
+        """Whether both cells have enough values for an interval."""
         return min(self.n) >= MIN_VALUES
 
     @property
@@ -96,9 +100,9 @@ class Pair:
 
     @property
     def widening(self) -> float:
-        """What the drift adds to both ends of the logarithm's interval.
+        """What the drift adds to both ends of the interval, as a logarithm.
 
-        None where both sides have several rounds: those show drift by themselves.
+        None if both cells have several rounds, since these show the drift themselves.
         """
         return abs(math.log(self.drift)) if min(len(self.a), len(self.b)) == 1 else 0.0
 
@@ -132,8 +136,10 @@ def pooled(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def median_rate(rates: Sequence[float]) -> float:
-    """The rate of the median time: of an even number of rates the harmonic mean of the middle two,
-    of an odd number the median.
+    """The rate that belongs to the median time.
+
+    For an even number of rates it is the harmonic mean of the middle two, for an odd number the
+    median.
     """
     ordered = np.sort(np.asarray(rates, dtype=float))
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
@@ -153,7 +159,7 @@ def rate_spread(rates: Sequence[float]) -> Spread:
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
-    """The 50th, 90th and 99th percentile, those that so many values support."""
+    """The 50th, 90th and 99th percentile, as far as there are enough values for them."""
     return {
         percent: float(np.percentile(values, percent))
         for percent, needed in _PERCENTILE_NEEDS.items()
@@ -162,12 +168,12 @@ def percentiles(values: Sequence[float]) -> dict[int, float]:
 
 
 def compare(pair: Pair) -> Ratio:
-    """Ratio of the median rates of a pair of cells, with its interval and verdict.
+    """The ratio of the median rates of a pair of cells, with its interval and verdict.
 
-    Rounds that the sides shared are drawn for both at once: what slowed a round slowed both of its
-    sides, and leaves their ratio as it was. Where a side has a single round, the machine's drift
-    widens the interval, since nothing else would show it. With too few values for an interval only
-    what nobody would doubt is called different.
+    Rounds that were shared are drawn for both cells at once: what slowed down a round slowed down
+    both cells, and left their ratio as it was. If a cell has a single round, the machine's drift
+    widens the interval, since nothing else would show it. With too few values for an interval, only
+    a clear difference on a quiet machine gets a verdict.
     """
     ratio = _ratio_of_medians(pair)
     if not pair.enough:
@@ -177,12 +183,12 @@ def compare(pair: Pair) -> Ratio:
 
 
 def overall(pairs: Sequence[Pair]) -> Ratio:
-    """Geometric mean of the pairs' ratios of median rates, at least one pair; ``n`` are all values.
+    """The geometric mean of the ratios of at least one pair; ``n`` counts all values.
 
     Every resample draws each pair anew and averages the logarithms. A round belongs to the whole
-    sweep: pairs with as many rounds draw the same ones, since what slowed a round slowed all of
-    them and does not average out. Nor does drift: it widens by its mean. One pair that is too
-    small for an interval leaves the whole unclear.
+    sweep, so pairs with the same number of rounds draw the same ones: what slowed down a round
+    slowed down all of them, and does not average out. The same holds for drift, whose mean widens
+    the interval. If one pair has too few values for an interval, the whole is unclear.
     """
     if len(pairs) == 1:
         return compare(pairs[0])
@@ -199,8 +205,10 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
 
 
 def drift(after_ms: Sequence[float], before_ms: Sequence[float]) -> float:
-    """The machine's own change between two cells, from the reference times (ms) of their rounds:
-    the ratio of the medians; 1 where a side has none.
+    """The change of the machine itself between two cells.
+
+    It is the ratio of the medians of the reference times (ms) of their rounds, and 1 if one has
+    none.
     """
     if not len(after_ms) or not len(before_ms):
         return 1.0
@@ -212,7 +220,7 @@ def _ratio_of_medians(pair: Pair) -> float:
 
 
 def _verdict_of_few(pair: Pair, ratio: float) -> str:
-    """``unclear``, unless a quiet machine gave ranges that do not meet and a clear ratio."""
+    """``unclear``, unless a quiet machine gave ranges that do not overlap, and a clear ratio."""
     a, b = pooled(pair.a), pooled(pair.b)
     if not pair.quiet or min(len(a), len(b)) < FEW_VALUES:
         return "unclear"
@@ -242,8 +250,9 @@ def _judged(ratio: float, logs: Floats, widening: float, n: tuple[int, int]) -> 
 def _resampled_ratios(
     pair: Pair, rng: np.random.Generator, of_a: np.random.Generator, of_b: np.random.Generator
 ) -> Floats:
-    """Logarithms of the ratio of medians in ``_RESAMPLES`` draws: rounds by ``of_a`` and ``of_b``,
-    repeats within each by ``rng``.
+    """Logarithms of the ratio of medians in ``_RESAMPLES`` draws.
+
+    ``of_a`` and ``of_b`` draw the rounds, ``rng`` the repeats within each.
     """
     rounds_a = of_a.integers(len(pair.a), size=(_RESAMPLES, len(pair.a)))
     medians_a = _resampled_medians(pair.a, rounds_a, rng)
@@ -258,7 +267,9 @@ def _resampled_medians(
     drawn: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     rng: np.random.Generator,
 ) -> Floats:
-    """The median rate of each draw of rounds, a row of ``drawn``, with repeats drawn within."""
+    """The median rate of each draw: ``drawn`` has a row of rounds per draw, and repeats are drawn
+    within.
+    """
     counts = np.array([len(r) for r in rounds])
     padded = np.full((len(rounds), counts.max()), np.nan)
     for row, rates in zip(padded, rounds, strict=True):

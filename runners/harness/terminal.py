@@ -1,4 +1,4 @@
-"""How every room talks to people: the console, safe text, durations, one line to standard error."""
+"""Output to people: the console, safe text, durations, and lines on standard error."""
 
 import os
 import sys
@@ -10,31 +10,31 @@ console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
 
 
 def complain(message: str) -> None:
-    """One line to standard error."""
+    """Print one line to standard error."""
     print(message, file=sys.stderr)
 
 
 def starting(loads: str) -> None:
-    """Say on a terminal why nothing else is said for some seconds."""
+    """Print on a terminal what is being loaded, since nothing else appears for some seconds."""
     if console.is_terminal:
         console.print(f"starting: loading {loads}", style="dim")
 
 
 def reader_gone() -> None:
-    """Standard output has no reader any more (``| head``): the rest is said to nobody."""
+    """Called when standard output has no reader any more (``| head``): drops all further output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def printable(text: str) -> str:
-    """A text that cannot steer a terminal: control characters but line feed and tab become
-    U+FFFD. A model that writes bytes writes these, too.
+    """A text that cannot control a terminal: all control characters except line feed and tab become
+    U+FFFD. A model that writes bytes may write control characters.
     """
     steers = (*range(9), *range(11, 32), *range(127, 160))
     return text.translate(dict.fromkeys(steers, "�"))
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Seconds, as people say them."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     if seconds < 90 * 60:
@@ -43,7 +43,7 @@ def duration(seconds: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """A figure with three digits at least: 0.12, 12.3, 1,234."""
+    """A number with at least three digits: 0.12, 12.3, 1,234."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

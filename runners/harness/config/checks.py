@@ -1,6 +1,4 @@
-"""What a run needs from the file system, looked at before it starts: prompts, a checkpoint, and
-the tokenizer that makes ids of the one for the other.
-"""
+"""Checks what a run needs from the file system before it starts: prompts, checkpoint, tokenizer."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +30,7 @@ def _told() -> Iterator[None]:
 
 
 def check_bench(config: BenchConfig) -> None:
-    """Prompt, checkpoint and tokenizer are there and fit; UsageError otherwise."""
+    """Check that prompt, checkpoint and tokenizer exist and fit together; raises UsageError."""
     with _told():
         texts = config.prompt.content.texts
         if config.checkpoint != "none":
@@ -42,7 +40,7 @@ def check_bench(config: BenchConfig) -> None:
 
 
 def check_text(config: SampleConfig | VerifyConfig | RaceConfig) -> None:
-    """Prompts, checkpoint and tokenizer are there and fit; UsageError otherwise."""
+    """Check that prompts, checkpoint and tokenizer exist and fit together; raises UsageError."""
     with _told():
         texts = config.prompt.content.texts
         folder = check_checkpoint(config)
@@ -57,8 +55,9 @@ def check_text(config: SampleConfig | VerifyConfig | RaceConfig) -> None:
 
 
 def read_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """The checkpoint's tokenizer, where it has one; a model with more ids than that is padded, and
-    the ids beyond decode to nothing.
+    """The tokenizer of the checkpoint; None if it has none.
+
+    If the model has more ids than the tokenizer, these ids decode to nothing.
     """
     if config.checkpoint == "none":
         return None
@@ -67,9 +66,9 @@ def read_tokenizer(config: RunConfig) -> Tokenizer | None:
 
 
 def prompt_ids(text: str, tokenizer: Tokenizer | None, model: ModelConfig) -> list[int]:
-    """A text's ids, all of them the model's; ValueError otherwise.
+    """The ids of a text. Raises ValueError if one is outside the model's vocabulary.
 
-    Without a tokenizer a text's bytes are its ids, as in every vocabulary of ours.
+    Without a tokenizer the ids are the bytes of the text, as in all vocabularies of tinygpt.
     """
     ids = tokenizer.encode(text) if tokenizer else list(text.encode())
     if max(ids) >= model.vocab_size:
@@ -82,7 +81,9 @@ def prompt_ids(text: str, tokenizer: Tokenizer | None, model: ModelConfig) -> li
 
 
 def check_checkpoint(config: RunConfig) -> Path:
-    """The folder of the checkpoint, whose weights are those of ``config.model``."""
+    """The folder of the checkpoint. Raises ValueError if its weights are not those of
+    ``config.model``.
+    """
     folder = find_checkpoint(config.checkpoint, config.tracking.dir)
     path = folder / "config.json"
     if not (folder / "model.safetensors").is_file():

@@ -1,4 +1,4 @@
-"""The commands that we print, which can be pasted into a shell as they stand."""
+"""Makes the commands that messages print, so that they can be pasted into a shell as they are."""
 
 import re
 import shlex
@@ -9,14 +9,15 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from runners.harness.config.paths import absolute, results_dir
 
 GRAMMAR = re.compile(r"""\s*['"]|.*[,()\[\]{}]|\s*null\s*\Z""", re.DOTALL | re.IGNORECASE)
-"""Texts that mean something else in Hydra's grammar unless they are in quotes."""
+"""Texts that mean something else in Hydra's grammar unless they are quoted."""
 _AS_TYPED = ("sweep", "where")
-"""Keys whose text is taken as it is whatever it holds."""
+"""Keys whose text is taken as it is, whatever it contains."""
 
 
 def word(key: str, text: Path | str) -> str:
-    """``KEY=TEXT`` of which a key typed ``str`` gets exactly ``text``, in Hydra's quotes where it
-    takes them; not yet quoted for a shell.
+    """``KEY=TEXT`` such that Hydra gives a key typed ``str`` exactly ``text``.
+
+    It is in Hydra's quotes where that is needed, and not yet quoted for a shell.
     """
     text = str(text)
     if key not in _AS_TYPED and GRAMMAR.match(text):
@@ -27,8 +28,8 @@ def word(key: str, text: Path | str) -> str:
 def command(entry: str, *words: str, folder: Path | str | None = None, uri: str = "") -> str:
     """The command line of an entry point, quoted for a shell.
 
-    ``folder`` is the tracking.dir that it is about, written down where it is not the default, and
-    ``uri`` the MLflow server, if it is about one.
+    ``folder`` is the tracking.dir to use, which is written down unless it is the default, and
+    ``uri`` the MLflow server, if any.
     """
     place = []
     if folder is not None and str(folder) != "???":  # Hydra's sign for: nobody said

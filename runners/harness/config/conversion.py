@@ -1,4 +1,4 @@
-"""From what Hydra composed to typed, checked config; and from its errors to one line each."""
+"""Turns what Hydra composed into typed, checked config, and its errors into one line each."""
 
 import difflib
 import hashlib
@@ -37,12 +37,12 @@ C = TypeVar("C")
 
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
 CHANGES_NOTHING = ("timing", "tracking", "resume", "plan")
-"""Parts of a config that change neither tokens nor their time."""
+"""Parts of a config that affect neither tokens nor their time."""
 _TYPES = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
 
 
 def register() -> None:
-    """Tell Hydra our schemas, resolvers and parser; safe to repeat."""
+    """Register our schemas, resolvers and parser with Hydra; safe to repeat."""
     import secrets
 
     grammar.install()
@@ -57,7 +57,7 @@ def register() -> None:
 
 
 def to_config(cfg: DictConfig, schema: type[C]) -> C:
-    """The typed config of ``cfg``, every range checked; UsageError for the first that is off."""
+    """The typed config of ``cfg``. Raises UsageError for the first value that is wrong."""
     try:
         own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
         values = OmegaConf.to_container(own, resolve=True)
@@ -123,8 +123,9 @@ def _exact_text(key: str, text: str, metadata: Mapping[str, str]) -> str:
 
 @contextmanager
 def before_anything_runs() -> Iterator[None]:
-    """Whatever goes wrong inside is a UsageError, an exception that nobody foresaw included: in a
-    callback Hydra would make a warning of it, and the run would go on unchecked.
+    """Turn every error in the block into a UsageError, even an unexpected one.
+
+    In a callback Hydra would print a warning instead, and the run would go on unchecked.
     """
     try:
         yield
@@ -138,7 +139,7 @@ def before_anything_runs() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong in one line: the value, what is allowed, what to do."""
+    """An error of Hydra in one line: the value, what is allowed, what to do."""
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     text = str(error)
     if isinstance(error, MissingConfigException) and error.options:
@@ -189,7 +190,7 @@ def one_line(error: Exception) -> str:
 
 
 def _by_value(group: str, option: str) -> str:
-    """How to give a number that has no file of its own."""
+    """How to give a number for which there is no option."""
     options = group_options(group) if group in config_groups() else []
     if not (option.isdigit() and options and all(name.isdigit() for name in options)):
         return ""
@@ -198,7 +199,7 @@ def _by_value(group: str, option: str) -> str:
 
 
 def _part_as_value(error: OmegaConfBaseException, value: str) -> str:
-    """A value in the place of a part of the config that has keys of its own."""
+    """The message for a plain value given to a part of the config that has keys of its own."""
     key, parent = str(error.full_key), error.parent_node
     part = parent._get_node(key.rpartition(".")[2]) if isinstance(parent, DictConfig) else None
     keys = [str(name) for name in part] if isinstance(part, DictConfig) else []
@@ -223,14 +224,14 @@ def _unknown_key(error: OmegaConfBaseException) -> str:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A dataclass config as plain nested values, for yaml and json."""
+    """A dataclass config as plain nested values, for YAML and JSON."""
     assert is_dataclass(config)
     assert not isinstance(config, type)
     return asdict(config)
 
 
 def digest(config: Any) -> str:
-    """A digest of what a config asks for, the same wherever and however often it is run."""
+    """A digest of what a config asks for; it does not depend on where or how often it is run."""
     asked = {key: value for key, value in to_dict(config).items() if key not in CHANGES_NOTHING}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 

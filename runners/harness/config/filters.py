@@ -1,8 +1,8 @@
-"""Conditions on rows as people type them: ``where='batch.size>=4 and device=cpu'``.
+"""Conditions on rows, as people type them: ``where='batch.size>=4 and device=cpu'``.
 
-A key may be known by more than one value (a group by its option's name and by what it sets): one
-that fits is enough. Numbers compare as numbers, exactly; a text is only equal or not. A row without
-a value fits ``!=`` and nothing else, so that ``=`` and ``!=`` always part the rows in two.
+A key may have several values (a group has the name of its option and the value that it sets); one
+value that fits is enough. Numbers compare exactly, as numbers; texts are only equal or not. A row
+without a value fits ``!=`` and nothing else, so every row fits either ``=`` or ``!=``.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 Value = str | Decimal
 Facts = Mapping[str, tuple[Value, ...]]
-"""What is known of a row: values by key, none where it has no value."""
+"""What is known of a row: the values of each key, none where it has no value."""
 
 FORM = (
     "a condition is KEY=VALUE with one of = == != < <= > >=, a value with spaces in quotes, and "
@@ -33,7 +33,7 @@ _ORDER: dict[str, Callable[[Decimal, Decimal], bool]] = {
     ">=": operator.ge,
 }
 _SHOWN = 6
-"""Values, or names, that an answer lists at most."""
+"""The most values or names that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Condition:
     operator: str
     """``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``."""
     value: str
-    """As typed, without its quotes."""
+    """The value as typed, without its quotes."""
 
     def __str__(self) -> str:
         mark = "" if _VALUE.fullmatch(self.value) else '"' if "'" in self.value else "'"
         return f"{self.key}{self.operator}{mark}{self.value}{mark}"
 
     def fits(self, facts: Facts) -> bool:
-        """Whether a row is one of those it asks for."""
+        """Whether a row fits this condition."""
         values, asked = facts.get(self.key, ()), number(self.value)
         if self.operator in _ORDER:
             compare = _ORDER[self.operator]
@@ -66,13 +66,14 @@ class Condition:
 
 
 def number(text: str) -> Decimal | None:
-    """The number that a text is, if it is one."""
+    """The number that a text stands for; None if it is not a number."""
     return Decimal(text) if _NUMBER.fullmatch(text) else None
 
 
 def values(*found: Any, text: bool = False) -> tuple[Value, ...]:
-    """``found`` as the values of a key; what is empty or None is no value. Digits are numbers,
-    unless the key's values are ``text``.
+    """``found`` as the values of a key.
+
+    Empty values and None do not count. Digits are numbers unless the key's values are ``text``.
     """
     texts = [str(one) for one in found if one is not None and str(one) not in ("", "None", "nan")]
     read: Iterable[Value] = texts if text else (_read(one) for one in texts)
@@ -85,7 +86,9 @@ def _read(text: str) -> Value:
 
 
 def parse(where: str) -> list[Condition]:
-    """The conditions of ``where``, none if it is empty; ValueError says where it goes wrong."""
+    """The conditions of ``where``; none if it is empty. Raises ValueError that shows where it is
+    wrong.
+    """
     conditions: list[Condition] = []
     at = 0
 
@@ -119,9 +122,11 @@ def _refuse(where: str, at: int, what: str) -> NoReturn:
 def select(
     where: str, rows: Sequence[Facts], known: Iterable[str] = (), hint: str = ""
 ) -> tuple[list[int], str]:
-    """Which rows fit every condition of ``where``; and, if none does, which condition took the
-    last. ValueError for what a key's values cannot be compared with, and for a key that is neither
-    ``known`` nor any row's: ``hint`` says which there are.
+    """The numbers of the rows that fit every condition; if there are none, which condition excluded
+    the last one.
+
+    Raises ValueError for a value that a key's values cannot be compared with, and for a key that is
+    neither ``known`` nor in any row; ``hint`` then says which keys there are.
     """
     keys = {*known, *(key for row in rows for key in row)}
     kept, note = list(range(len(rows))), ""

@@ -1,12 +1,13 @@
-"""Two things that Hydra's override parser lacks: options named by digits, and text kept as typed.
+"""Extends Hydra's override parser: options may be named by digits, and text is kept as typed.
 
-``batch=1,16`` selects files of conf/batch, yet Hydra parses 1 as an integer and refuses it as a
-group's option. And a key typed ``str`` would turn ``run=83e5`` into "8300000.0", lose the spaces at
-the ends of a text, and refuse ``~/x`` and ``naïve``. For such keys only what has a meaning in
-Hydra's grammar goes through it (quotes around the whole, commas, brackets, null); all else is the
-text itself, and what the grammar would make another text of is refused. Both are mended where every
-override passes: command line, preset, compose() and workers. Hydra is pinned for it and a test
-guards it.
+``batch=1,16`` selects files of conf/batch, but Hydra parses 1 as an integer and refuses it as the
+name of an option. For a key typed ``str`` Hydra would turn ``run=83e5`` into "8300000.0", drop
+spaces at the ends of a text, and refuse ``~/x`` and ``naïve``. For such keys, only what has a
+meaning in Hydra's grammar is parsed (quotes around the whole, commas, brackets, null); anything
+else is the text itself, and what the grammar would change is refused.
+
+This happens in the one place that every override passes: those of the command line, of presets, of
+compose() and of workers. For this the version of Hydra is pinned, and a test guards it.
 """
 
 import re
@@ -23,17 +24,17 @@ from runners.harness.config.schema import SCHEMAS
 from runners.harness.errors import UsageError
 
 LIST_KEYS = frozenset({"sweep"})
-"""Keys of which a comma is part: they are never swept over."""
+"""Keys whose value may contain commas, so that they cannot be swept over."""
 
 _BETWEEN_COMMAS = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|[^,])+""")
-"""The values of a list; a comma that is escaped or in quotes is part of one."""
+"""The values of a list; a comma that is escaped or quoted is part of a value."""
 RAW_KEYS = frozenset({"where"})
-"""Keys whose value is no word of Hydra's grammar at all: ``where=batch.size>=4``."""
+"""Keys whose value is not in Hydra's grammar at all, such as ``where=batch.size>=4``."""
 FREE_KEYS = frozenset({"prompt.text", "stop", "train.sample_prompt"})
-"""Keys whose value may be any text: in these ``${`` is never a reference to another key."""
+"""Keys whose value may be any text. A ``${`` in it is never a reference to another key."""
 
 _NEEDS_NO_QUOTES = re.compile(r"[^\s\\:=]+")
-"""Texts that Hydra's sweeper puts into a job's command as they are, without escapes."""
+"""Texts that Hydra's sweeper passes on to a job as they are, without escapes."""
 
 
 def text_keys(config: type, prefix: str = "") -> set[str]:
@@ -51,12 +52,15 @@ def text_keys(config: type, prefix: str = "") -> set[str]:
 
 @lru_cache(maxsize=1)
 def all_text_keys() -> frozenset[str]:
-    """Those of every entry point."""
+    """The keys that are typed ``str`` in the schema of any entry point."""
     return frozenset[str]().union(*map(text_keys, SCHEMAS.values()))
 
 
 def hint(key: str, quotes: bool = True) -> str:
-    """How to give a value that Hydra does not carry as it is; whether in ``quotes`` it does."""
+    """How to give a value that Hydra does not pass on as it is.
+
+    ``quotes`` says whether quoting it helps.
+    """
     ways = [f"put it into quotes of its own, \"{key}='…'\""] if quotes else []
     if key == "prompt.text":
         ways.append("put it, exact to the byte, into a file: prompt.file=PATH")
@@ -64,7 +68,9 @@ def hint(key: str, quotes: bool = True) -> str:
 
 
 def keep_text(override: Override) -> Override:
-    """Give the value of a text key or group back its text; others pass unchanged."""
+    """Restore the typed text of the value of a text key or a group; other overrides stay as they
+    are.
+    """
     key, value = override.key_or_group, override._value
     if key not in all_text_keys() | config_groups() or override.input_line is None:
         return override
@@ -91,9 +97,9 @@ def keep_text(override: Override) -> Override:
 
 
 def _kept(key: str, word: str, value: Any) -> Any:
-    """What Hydra parsed from ``word``, or the word itself where Hydra made a number of it.
+    """The value that Hydra parsed from ``word``, or ``word`` itself if Hydra made a number of it.
 
-    UsageError where Hydra made anything else of the word of a text key.
+    Raises UsageError if Hydra made anything else of the word of a text key.
     """
     if isinstance(value, QuotedString):
         _require_meant(key, value.text)
@@ -112,7 +118,9 @@ def _kept(key: str, word: str, value: Any) -> Any:
 
 
 def _require_meant(key: str, text: str) -> None:
-    """A stop of nothing but a backslash and a letter comes from a shell that took them as such."""
+    """Refuse a stop that consists of a backslash and a letter: the shell did not interpret an
+    escape.
+    """
     if key == "stop" and re.fullmatch(r"(\\[nrt])+", text):
         raise UsageError(
             f"stop={text}: is a backslash and a letter here; type the character itself: "
@@ -121,12 +129,12 @@ def _require_meant(key: str, text: str) -> None:
 
 
 def _verbatim(text: str) -> str | QuotedString:
-    """A text as the value of an override, from which a sweep's jobs get the same text again."""
+    """A text as the value of an override that passes the same text on to the jobs of a sweep."""
     return text if _NEEDS_NO_QUOTES.fullmatch(text) else QuotedString(text, Quote.single)
 
 
 def _require_option(group: str, typed: str, value: Any) -> None:
-    """Hydra stumbles over a list in the place of an option, and takes null for no group at all."""
+    """Refuse a list and null as options: Hydra fails on a list, and takes null for "no group"."""
     words = value.list if isinstance(value, ChoiceSweep) else [value]
     if any(word is None or isinstance(word, list | dict) for word in words):
         raise UsageError(
@@ -135,7 +143,7 @@ def _require_option(group: str, typed: str, value: Any) -> None:
 
 
 def install() -> None:
-    """Make Hydra's parser keep text. Doing it twice is doing it once."""
+    """Make Hydra's parser keep text; safe to repeat."""
     original = OverridesParser.parse_rule
     if getattr(original, "keeps_text", False):
         return

@@ -1,4 +1,4 @@
-"""Where things are: conf/ and results/ in a checkout, or what an installed wheel has instead."""
+"""Where things are: conf/ and results/ in a checkout, or their counterparts in a wheel."""
 
 import re
 import tempfile
@@ -9,24 +9,26 @@ _CHECKOUT = _PACKAGE.parent
 
 
 def in_checkout() -> bool:
-    """Whether the code runs from a checkout of the project."""
+    """Whether the code is running from a checkout of the project."""
     return all((_CHECKOUT / name).is_file() for name in ("conf/bench.yaml", "pyproject.toml"))
 
 
 def conf_dir() -> Path:
-    """The folder of the YAML groups; it lies inside the package in a wheel."""
+    """The folder of the YAML groups. In a wheel it is inside the package."""
     return _CHECKOUT / "conf" if in_checkout() else _PACKAGE / "conf"
 
 
 def results_dir() -> Path:
-    """The default ``tracking.dir``: results/ of the checkout, else ./results. Absolute."""
+    """The default of ``tracking.dir``, absolute: results/ of the checkout, otherwise ./results."""
     return _CHECKOUT / "results" if in_checkout() else absolute("results")
 
 
 def absolute(path: str) -> Path:
-    """A path as its user meant it: a leading ``~`` is the home folder, and all else is relative to
-    where the command was typed, whatever Hydra made the working directory since. ValueError for
-    the home of a user who does not exist.
+    """A path as its user meant it.
+
+    A leading ``~`` is the home folder. Other paths are relative to the folder in which the command
+    was typed, even if Hydra has changed the working directory since. Raises ValueError for the home
+    of a user who does not exist.
     """
     from hydra.utils import to_absolute_path  # which the schemas do without
 
@@ -38,10 +40,10 @@ def absolute(path: str) -> Path:
 
 
 def settled(path: str, holds: str = "") -> str:
-    """A path as a config keeps it, so that it is found from every folder: absolute.
+    """A path as a config stores it: absolute, so that it is found from every folder.
 
-    With ``holds`` the key takes a name as well: a single word stays a name, unless it is a folder
-    that has the file ``holds``. Raises ValueError for an empty path.
+    With ``holds`` the key also takes a name: a single word stays a name unless it is a folder that
+    has the file ``holds``. Raises ValueError for an empty path.
     """
     if not path:
         raise ValueError("it is empty; give a path")
@@ -52,7 +54,7 @@ def settled(path: str, holds: str = "") -> str:
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be made in a folder that is there; empty where one can. Leaves nothing."""
+    """Why no file can be made in an existing folder; empty if one can. Nothing is left behind."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""
@@ -66,23 +68,23 @@ def config_groups() -> set[str]:
 
 
 def group_options(group: str) -> list[str]:
-    """The options of a config group, numbers in their order."""
+    """The options of a config group; numbers are in numerical order."""
     names = (path.stem for path in (conf_dir() / group).glob("*.yaml"))
     return sorted(names, key=lambda name: (int(name), "") if name.isdigit() else (0, name))
 
 
 def checkpoint_dirs(tracking_dir: str) -> list[Path]:
-    """Folders in which a checkpoint is looked up by its name: where training puts it, and where
-    those that ship are.
+    """Folders in which a checkpoint is looked up by its name: those of training runs, and those
+    that ship.
     """
     found = [absolute(tracking_dir), results_dir(), _PACKAGE]
     return list(dict.fromkeys(folder / "checkpoints" for folder in found))
 
 
 def find_checkpoint(name: str, tracking_dir: str) -> Path:
-    """The folder of checkpoint ``name``: a path, or one of those that are there by name.
+    """The folder of the checkpoint ``name``, which is a path or a name.
 
-    Raises ValueError naming what is there.
+    Raises ValueError, with the names that exist, if there is none.
     """
     if (absolute(name) / "config.json").is_file():
         return absolute(name)

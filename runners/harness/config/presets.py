@@ -1,7 +1,7 @@
-"""What conf/ offers an entry point: its groups, for ``--help``, and which experiments are for it.
+"""What conf/ offers to an entry point: its groups, for ``--help``, and its experiments.
 
-A file of conf/experiment that is for another entry point is refused in one line, before Hydra says
-that it knows no such key.
+A file of conf/experiment that is for another entry point is refused in one line, before Hydra would
+complain about its keys.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,9 @@ from runners.harness.config.paths import conf_dir, group_options
 
 
 def foreign_keys(preset: str, schema: type) -> list[str]:
-    """What conf/experiment/PRESET.yaml sets or sweeps over that ``schema`` does not have."""
+    """The keys that conf/experiment/PRESET.yaml sets or sweeps over and that ``schema`` does not
+    have.
+    """
     content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"experiment/{preset}.yaml"))
     hydra = content.pop("hydra", {})
     axes = hydra.get("sweeper", {}).get("params", {})
@@ -23,13 +25,14 @@ def foreign_keys(preset: str, schema: type) -> list[str]:
 
 
 def fitting(schema: type) -> list[str]:
-    """The experiments that set nothing but what ``schema`` has."""
+    """The experiments that set only keys of ``schema``."""
     return [name for name in group_options("experiment") if not foreign_keys(name, schema)]
 
 
 def with_groups(usage: str, entry: str, schema: type) -> str:
-    """``usage`` with the options of each group of conf/ENTRY.yaml below its line ``groups:``, the
-    default marked.
+    """``usage`` with the options of each group of conf/ENTRY.yaml below the line ``groups:``.
+
+    Defaults are marked.
     """
     content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{entry}.yaml"))
     chosen = [item for item in content["defaults"] if isinstance(item, dict)]
@@ -45,7 +48,7 @@ def with_groups(usage: str, entry: str, schema: type) -> str:
 
 
 def misplaced(entry: str, schema: type, arguments: Sequence[str]) -> str:
-    """Why an experiment=NAME among the arguments cannot be for ``entry``; empty if it can."""
+    """Why an experiment=NAME among the arguments is not for ``entry``; empty if it is."""
     options = group_options("experiment")
     for argument in arguments:
         key, _, values = argument.partition("=")

@@ -1,4 +1,4 @@
-"""The texts that a run starts from: as typed, from a file, or one a line of a file."""
+"""Reads the texts that a run starts from: as typed, from a file, or one from each line of it."""
 
 import json
 import re
@@ -8,21 +8,22 @@ from runners.harness.config.text_files import read_utf8
 
 
 class Prompts(NamedTuple):
-    """What a run starts from, and what it keeps of the file that this came from."""
+    """The texts that a run starts from, and the contents of the file that they came from."""
 
     texts: tuple[str, ...]
-    """Empty where none was given."""
+    """The texts; none if no prompt was given."""
     files: dict[str, str]
-    """The content of that file, by the name under which a run keeps it; empty where none is."""
+    """The contents of the file, under the name by which a run keeps it; empty if there was no file.
+    """
 
 
 def typed(text: str | None) -> Prompts:
-    """A prompt as typed."""
+    """The prompts of a text as typed."""
     return Prompts(() if text is None else (text,), {})
 
 
 def from_file(path: str) -> Prompts:
-    """A file that is the prompt, exact to the byte. Raises ValueError, one line."""
+    """The prompt that a whole file is, exact to the byte. Raises ValueError, one line."""
     text = read_utf8("prompt.file", path)
     if not text:
         raise ValueError(
@@ -32,7 +33,7 @@ def from_file(path: str) -> Prompts:
 
 
 def from_jsonl(path: str) -> Prompts:
-    """A file of one prompt a line. Raises ValueError, one line."""
+    """The prompts of a file that has one on each line. Raises ValueError, one line."""
     content, name = read_utf8("prompt.jsonl", path), f"prompt.jsonl={path}"
     texts = []
     for number, line in enumerate(content.split("\n"), 1):

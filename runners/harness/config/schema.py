@@ -1,7 +1,7 @@
-"""The dataclasses behind conf/, with their range checks, and SCHEMAS: that of each entry point.
+"""The dataclasses behind conf/, with checks of their values, and SCHEMAS: that of each entry point.
 
-The library owns the config of its parts; this module only composes them and adds what belongs to
-an experiment. A field's name is its key on the command line. Imports no torch and no MLflow.
+The library owns the config of its own parts. This module combines them and adds what belongs to an
+experiment. The name of a field is its key on the command line. It imports neither torch nor MLflow.
 """
 
 import platform
@@ -22,9 +22,9 @@ from tinygpt.config import (
 from tinygpt.tokenizer import EOT
 
 PATH = {"path": ""}
-"""Metadata of a field that is a path: a config holds it absolute, ``~`` being the home folder."""
+"""Metadata of a field that is a path. A config stores it absolute; ``~`` is the home folder."""
 CHECKPOINT = {"path": "config.json"}
-"""Metadata of a field that is a name or a path: a path where a folder with this file is there."""
+"""Metadata of a field that is a name or a path: a path if it is a folder that has this file."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +36,7 @@ class DeviceConfig:
     threads: int | None = None
     """CPU threads of torch; null takes the cores that this process may use."""
     on_missing: str = "skip"
-    """What a device that is not there makes of its cells: ``skip`` or ``fail``."""
+    """What happens to a cell whose device does not exist here: ``skip`` or ``fail``."""
 
     def __post_init__(self) -> None:
         kinds = ("cpu", "cuda", "mps")
@@ -53,10 +53,10 @@ class DeviceConfig:
 
 @dataclass(kw_only=True)
 class BatchConfig:
-    """Rows generated side by side."""
+    """Rows that are generated side by side."""
 
     size: int = 1
-    """Rows."""
+    """The number of rows."""
 
     def __post_init__(self) -> None:
         require(1 <= self.size < 2**31, f"size={self.size}: must be from 1 to 2**31 - 1")
@@ -67,7 +67,7 @@ class LengthConfig:
     """How much is generated."""
 
     new_tokens: int = 256
-    """New tokens a row; 0 gives the prompt back and measures nothing."""
+    """New tokens per row; 0 returns the prompt and measures nothing."""
 
     def __post_init__(self) -> None:
         require(
@@ -78,14 +78,14 @@ class LengthConfig:
 
 @dataclass(kw_only=True)
 class TimingConfig:
-    """How long a cell is measured. The budget wins over the count."""
+    """How long a cell is measured. The budget takes precedence over the number of repeats."""
 
     min_repeats: int = 5
-    """Repeats wanted whatever the spread."""
+    """The fewest repeats, however small their spread."""
     max_repeats: int = 200
-    """Repeats after which measuring ends."""
+    """The most repeats."""
     interval: float = 0.05
-    """Half-width of the median's 95 % interval, as a share of the median, that is enough."""
+    """Measuring ends when half the median's 95 % interval is at most this share of the median."""
     budget_s: float = 30.0
     """Seconds for the repeats beyond the first one."""
 
@@ -106,7 +106,7 @@ class TextPromptConfig:
     text: str | None = None
     """The prompt as typed."""
     file: str | None = field(default=None, metadata=PATH)
-    """A UTF-8 file that is the prompt, to the byte; for what the command line cannot carry."""
+    """A UTF-8 file that is the prompt, to the byte, for texts that a command line cannot carry."""
 
     def __post_init__(self) -> None:
         require(
@@ -117,18 +117,19 @@ class TextPromptConfig:
 
     @cached_property
     def content(self) -> Prompts:
-        """The texts, their file read once, so that what is kept is what was measured. Raises
-        ValueError, one line, for a file that cannot be read.
+        """The texts. Their file is read only once, so that what is kept is what was measured.
+
+        Raises ValueError, one line, for a file that cannot be read.
         """
         return prompts.typed(self.text) if self.file is None else prompts.from_file(self.file)
 
 
 @dataclass(kw_only=True)
 class PromptConfig(TextPromptConfig):
-    """What every row starts from: random ids, a text, or a file's text, in this order of need."""
+    """What every row starts from: a text, the text of a file, or random ids if neither is given."""
 
     tokens: int = 8
-    """Random ids a row, where neither text nor file is given."""
+    """The number of random ids per row, if neither text nor file is given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,9 +145,11 @@ class TrackingConfig:
     """Where results go."""
 
     dir: str = field(default="???", metadata=PATH)
-    """Folder of the sqlite store, the artifacts and every cell's files; made absolute."""
+    """Folder of the sqlite store, the artifacts and the files of all cells. A config stores it
+    absolute.
+    """
     uri: str | None = None
-    """An MLflow server; null takes MLFLOW_TRACKING_URI, then the sqlite store in ``dir``."""
+    """An MLflow server; null uses MLFLOW_TRACKING_URI, otherwise the sqlite store in ``dir``."""
 
 
 @dataclass(kw_only=True)
@@ -159,7 +162,7 @@ class RunConfig:
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     seed: int = 1
-    """Seed of random weights, random prompts and draws."""
+    """Seed of random weights, random prompts and sampling."""
     checkpoint: str = field(default="none", metadata=CHECKPOINT)
     """``none`` for seeded random weights; a name (holmes), a training run's id, or a folder."""
 
@@ -178,11 +181,14 @@ class BenchConfig(RunConfig):
     timing: TimingConfig = field(default_factory=TimingConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
     round: int = 1
-    """Number of this repetition of the sweep; always the slowest axis, pooled by the tables."""
+    """The number of this repetition of the sweep. It is always the slowest axis; tables pool
+    rounds.
+    """
     resume: bool = False
-    """Go on with the newest sweep of the same cells: those that are ``ok`` in it are done."""
+    """Go on with the newest sweep of the same cells: those that are ``ok`` in it are not run again.
+    """
     plan: bool = False
-    """Say what would run, how long it may take and what it needs; run nothing."""
+    """Show what would run, how long it may take and how much memory it needs, and run nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,10 +203,10 @@ FAULTS = ("none", "rope", "mask", "window")
 
 @dataclass(kw_only=True)
 class PromptsConfig(TextPromptConfig):
-    """One text to start from, or several; "Holmes" where none is given."""
+    """One text to start from, or several; "Holmes" if none is given."""
 
     jsonl: str | None = field(default=None, metadata=PATH)
-    """A file of one prompt a line, each a JSON string or an object with the key ``prompt``."""
+    """A file with one prompt per line, each a JSON string or an object with the key ``prompt``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,7 +219,7 @@ class PromptsConfig(TextPromptConfig):
 
     @cached_property
     def content(self) -> Prompts:
-        """The texts, one or several; as of ``TextPromptConfig``."""
+        """The texts, one or several; see ``TextPromptConfig``."""
         return super().content if self.jsonl is None else prompts.from_jsonl(self.jsonl)
 
 
@@ -228,7 +234,7 @@ class SampleConfig(RunConfig):
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
     """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
     stop: str | None = EOT
-    """A text ends before this string; null lets it run to its full length."""
+    """The text ends before this string; null never ends it early."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,7 +248,7 @@ class SampleConfig(RunConfig):
 
 @dataclass(kw_only=True)
 class VerifyConfig(RunConfig):
-    """Proof that a cache changes nothing."""
+    """Checks that a cache changes nothing."""
 
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
@@ -307,12 +313,12 @@ AUTOCASTS = ("none", "bf16")
 
 @dataclass(kw_only=True)
 class CorpusConfig:
-    """The text that is learnt from."""
+    """The text that the model learns from."""
 
     path: str | None = field(default=None, metadata=PATH)
     """A UTF-8 file."""
     held_out: float = 0.05
-    """Share of the text, at its end, that neither model nor tokenizer learns from."""
+    """The share of the text, at its end, that neither the model nor the tokenizer learns from."""
 
     def __post_init__(self) -> None:
         require(
@@ -324,42 +330,45 @@ class CorpusConfig:
 
 @dataclass(kw_only=True)
 class LearningConfig:
-    """How the weights are learnt: AdamW, warm-up and cosine, on windows of context_length."""
+    """How the weights are learnt: AdamW with warm-up and cosine, on windows of context_length
+    tokens.
+    """
 
     steps: int = 1500
-    """Updates of the weights."""
+    """Number of updates of the weights."""
     batch: int = 16
-    """Windows an update."""
+    """Windows per update."""
     lr: float = 2e-3
     """Learning rate at the end of the warm-up."""
     min_lr: float = 2e-4
-    """Learning rate of the last step, which the cosine falls to."""
+    """Learning rate of the last step, at the end of the cosine."""
     warmup_steps: int = 100
     """Steps over which the learning rate rises from 0."""
     weight_decay: float = 0.1
-    """AdamW's decay of matrices; vectors do not decay."""
+    """AdamW's weight decay, for matrices only."""
     beta1: float = 0.9
-    """AdamW's memory of gradients."""
+    """AdamW's decay rate for the mean of the gradients."""
     beta2: float = 0.95
-    """AdamW's memory of their squares."""
+    """AdamW's decay rate for the mean of their squares."""
     grad_clip: float = 1.0
-    """Longest gradient, as the norm over all weights; 0 is off."""
+    """Largest norm of the gradient over all weights; 0 turns clipping off."""
     dropout: float = 0.0
-    """Share of activations zeroed in training, after the embedding and every branch."""
+    """Share of activations set to zero in training, after the embedding and every branch."""
     eval_every: int = 100
-    """Steps between two looks at the held-out text; the state to resume from is saved as well."""
+    """Steps between two evaluations on the held-out text, after each of which the state is saved.
+    """
     sample_every: int = 500
-    """Steps between two samples of text; 0 is none."""
+    """Steps between two samples of text; 0 writes none."""
     sample_prompt: str = "Holmes"
-    """What a sample starts from."""
+    """The prompt of a sample."""
     sample_tokens: int = 60
-    """New tokens of a sample."""
+    """New tokens per sample."""
     autocast: str = "none"
-    """``bf16`` computes matrix products in it; weights and their updates stay fp32."""
+    """``bf16`` computes matrix products in bf16; weights and their updates stay fp32."""
     compile: bool = False
-    """Whether torch.compile makes one kernel of many; wants a C++ compiler, and a minute."""
+    """Whether to use torch.compile, which needs a C++ compiler and about a minute at the start."""
     stop_after: int | None = None
-    """Stop after this step though more are planned; ``resume`` goes on from there."""
+    """Stop after this step although more are planned; ``resume`` goes on from there."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "eval_every", "sample_tokens"):
@@ -408,12 +417,13 @@ class TrainConfig:
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     seed: int = 1
-    """Seed of first weights, order of windows, dropout and samples."""
+    """Seed of the first weights, the order of windows, dropout and samples."""
     out: str | None = None
-    """Name under which the best weights are put into checkpoints/ once all steps are done; an
-    older checkpoint of that name is replaced. They are found by the run's id in any case."""
+    """The name under which the best weights are put into checkpoints/ once all steps are done. An
+    older checkpoint of that name is replaced. The weights are found by the run's id in any case.
+    """
     resume: str | None = field(default=None, metadata={"path": "last/state.safetensors"})
-    """Id of a run to go on from, with everything else as in its command; or its folder."""
+    """The id or the folder of a run to go on from; everything else must be as in its command."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, f"seed={self.seed}: must be from 0 to 2**63 - 1")
@@ -440,19 +450,21 @@ def _ids(tracking: TrackingConfig) -> str:
 
 @dataclass(kw_only=True)
 class TablesConfig:
-    """Which table of which sweep, and how it is printed."""
+    """Which table of which sweep is shown, and how."""
 
     sweep: str = "latest"
-    """A sweep's or lone cell's id (a prefix is enough), ``ID-NUMBER`` for one cell of a sweep,
-    several with commas, or ``latest``."""
+    """The id of a sweep or lone cell (a prefix is enough), ``ID-NUMBER`` for one cell of a sweep,
+    several separated by commas, or ``latest``.
+    """
     table: str = "all"
-    """``cells``, ``cache``, ``device``, ``engine``, or ``all``; ``runs`` for the store's."""
+    """``cells``, ``cache``, ``device``, ``engine`` or ``all``; ``runs`` lists what is in the store.
+    """
     where: str = ""
-    """Conditions on the rows, joined by and: ``batch.size>=4 and device=cpu``."""
+    """Conditions on the rows, joined by "and": ``batch.size>=4 and device=cpu``."""
     limit: int = 50
-    """Rows of ``table=runs``, the newest first."""
+    """The number of rows of ``table=runs``, newest first."""
     format: str = "rich"
-    """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
+    """``rich`` for a terminal, ``md``, ``csv`` or ``json``."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
@@ -482,11 +494,11 @@ class RerunConfig:
     """Which run is run again. Further KEY=VALUE words change its stored config."""
 
     run: str | None = None
-    """Id of a cell or sweep (a prefix is enough), or ``latest``."""
+    """The id of a cell or sweep (a prefix is enough), or ``latest``."""
     config: str | None = field(default=None, metadata=PATH)
-    """A config.yaml from anywhere, in place of a run."""
+    """A config.yaml anywhere on disk, instead of a run."""
     strict: bool = False
-    """Refuse where anything has changed since: presets, code, versions, hardware, weights."""
+    """Refuse to run if anything has changed since: presets, code, versions, hardware, weights."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
@@ -499,17 +511,18 @@ class RerunConfig:
 
 @dataclass(kw_only=True)
 class CompareConfig:
-    """Two runs or sweeps, ``b`` against ``a``."""
+    """Two runs or sweeps, of which ``b`` is compared with ``a``."""
 
     a: str = ""
-    """Id of the run or sweep to compare with (a prefix is enough), or ``latest``."""
+    """The id of the run or sweep to compare with (a prefix is enough), or ``latest``."""
     b: str = ""
-    """Id of the run or sweep that is judged."""
+    """The id of the run or sweep that is judged."""
     format: str = "rich"
-    """``rich`` for the terminal, ``md``, ``csv`` or ``json``."""
+    """``rich`` for a terminal, ``md``, ``csv`` or ``json``."""
     fail_if_slower: str | None = None
-    """A share such as ``5%`` or ``0.05``: exit 1 where ``b`` is slower by more, beyond doubt, and 3
-    where that cannot be judged."""
+    """A share such as ``5%`` or ``0.05``: exit with 1 if ``b`` is certainly slower by more than
+    that, and with 3 if that cannot be judged.
+    """
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
@@ -531,21 +544,21 @@ class CompareConfig:
 
     @property
     def allowed(self) -> float:
-        """``fail_if_slower`` as a share; 0 where it is off or not a number."""
+        """``fail_if_slower`` as a share; 0 if it is off or not a number."""
         found = re.fullmatch(r"\s*(\d*\.?\d+)\s*(%?)\s*", self.fail_if_slower or "")
         return float(found[1]) / (100.0 if found[2] else 1.0) if found else 0.0
 
 
 @dataclass(kw_only=True)
 class DoctorConfig:
-    """What is looked for, and whether it is mended."""
+    """What the doctor looks for, and whether it mends it."""
 
     fix: bool = False
-    """Mend what is found; otherwise it is only told."""
+    """Mend what is found; otherwise it is only reported."""
     prune: str | None = None
     """An age such as ``30d`` or ``12h``: older sweeps and lone cells are removed."""
     gone: str | None = None
-    """A host that will not come back: what it ran ends as that of a process that is gone."""
+    """A host that will not come back: its processes count as gone."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
@@ -560,7 +573,7 @@ class DoctorConfig:
 
     @property
     def prune_s(self) -> float:
-        """``prune`` in seconds; 0 where it is off or not an age."""
+        """``prune`` in seconds; 0 if it is off or not an age."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([dh])", self.prune or "")
         return float(found[1]) * {"d": 86400.0, "h": 3600.0}[found[2]] if found else 0.0
 
@@ -576,4 +589,4 @@ SCHEMAS: dict[str, type] = {
     "compare": CompareConfig,
     "doctor": DoctorConfig,
 }
-"""Every entry point's config, by the name of its file in conf/."""
+"""The config of every entry point, by the name of its file in conf/."""

@@ -1,4 +1,4 @@
-"""Reading a file of text that a user names: one way, and one line for what cannot be read."""
+"""Reads text files that a user names, with an error of one line."""
 
 from runners.harness.config.paths import absolute
 
@@ -6,11 +6,10 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_utf8(key: str, path: str, cure: str = "give the path of a UTF-8 file") -> str:
-    """The text of the file that ``key=path`` names, to the byte; ValueError, one line, for what
-    cannot be read.
+    """The text of the file that ``key=path`` names, exact to the byte. Raises ValueError, one line.
 
-    A byte-order mark at its head says how the file is written (Windows' editors put one there
-    unasked) and is no text, unless ``prompt.file`` asks for a text to the byte.
+    A byte-order mark at the beginning, which editors on Windows add unasked, is not part of the
+    text, except for ``prompt.file``, which asks for a text exact to the byte.
     """
     try:
         text = absolute(path).read_bytes().decode("utf-8")

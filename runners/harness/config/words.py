@@ -1,4 +1,4 @@
-"""The words of a command that is not composed by Hydra, and what Hydra would make of an old one."""
+"""Parses the words of a command that Hydra does not compose, and composes old commands again."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ from runners.harness.errors import UsageError
 
 
 class Word(NamedTuple):
-    """KEY=VALUE, its value parsed."""
+    """KEY=VALUE with its value parsed."""
 
     key: str
     value: Any
 
 
 def parse_words(words: Sequence[str]) -> list[Word]:
-    """Words that set one value each; UsageError for a list of values, and for what is no word."""
+    """Parse words that set one value each. Raises UsageError for a list, and for other words."""
     grammar.install()
     try:
         parsed = OverridesParser.create().parse_overrides(list(words))
@@ -43,13 +43,15 @@ def parse_words(words: Sequence[str]) -> list[Word]:
 
 
 def option_values(group: str, option: str) -> dict[str, Any]:
-    """What conf/GROUP/OPTION.yaml sets."""
+    """The values that conf/GROUP/OPTION.yaml sets."""
     values = OmegaConf.to_container(OmegaConf.load(conf_dir() / group / f"{option}.yaml"))
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
 
 def composed_today(name: str, words: Sequence[str]) -> DictConfig:
-    """What today's conf/ makes of a command of the entry point ``name``; raises CONFIG_ERRORS."""
+    """The config that today's conf/ composes from a command of the entry point ``name``. Raises
+    CONFIG_ERRORS.
+    """
     loader = GlobalHydra.instance().config_loader()
     return loader.load_configuration(name, list(words), run_mode=RunMode.RUN)

@@ -1,10 +1,12 @@
-"""Runs an entry point under Hydra: checks first, one line for what is wrong, an exit status.
+"""Runs an entry point under Hydra: all checks come first, and each error is one line.
 
-0: every cell is ok or skipped. 1: one failed, ran out of memory or mismatched. 2: the command or
-config is wrong, and nothing was run. 3: a comparison cannot be judged. 130: Ctrl-C. 143: SIGTERM.
+Exit statuses: 0, every cell is ok or skipped; 1, a cell failed, ran out of memory or mismatched; 2,
+the command or config is wrong, and nothing was run; 3, a comparison cannot be judged; 130, Ctrl-C;
+143, SIGTERM.
 
-Importing this module makes Hydra's parser, our schemas and resolvers ready. The job's module does
-that, so a worker process of a launcher, which imports the job by name, can compose its config.
+Importing this module registers Hydra's extended parser, our schemas and our resolvers. The module
+of every job imports it, so a worker process of a launcher, which imports the job by name, can
+compose its config.
 """
 
 import gc
@@ -28,7 +30,7 @@ conversion.register()
 
 
 def run(entry: EntryPoint) -> int:
-    """Run ``entry`` on sys.argv; returns the exit status of what is not about its results."""
+    """Run ``entry`` on sys.argv. Returns the exit status, unless it depends on results."""
     entries.begin(entry)
     try:
         for word in sys.argv[1:]:
@@ -87,7 +89,7 @@ def _looks_and_sweeps(words: Sequence[str]) -> str:
 
 
 def run_cells(entry: EntryPoint) -> NoReturn:
-    """Run ``entry``, whose jobs return ``Finished``; say which went wrong, and exit."""
+    """Run ``entry``, whose jobs return ``Finished``; print which cells went wrong, and exit."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a console without the characters of a text
     before = signal.signal(signal.SIGTERM, _terminate)

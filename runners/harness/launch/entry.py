@@ -14,7 +14,7 @@ from runners.harness.errors import UsageError
 
 
 class Finished(NamedTuple):
-    """What a cell's job tells the process that started it."""
+    """What the job of a cell reports to the process that started it."""
 
     cell: str
     outcome: str
@@ -23,33 +23,33 @@ class Finished(NamedTuple):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, ending what runs as Ctrl-C does."""
+    """SIGTERM was received; it ends a run in the same way as Ctrl-C."""
 
 
 @dataclass
 class Sweep:
-    """The jobs of one command, composed and checked, before the first runs."""
+    """The jobs of one command, composed and checked, before the first one runs."""
 
     folder: Path
-    """Where they go; its name is the sweep's id."""
+    """The folder of the results; its name is the sweep's id."""
     overrides: list[str]
-    """As typed."""
+    """The words of the command, as typed."""
     jobs: list[list[str]]
-    """Each job's own overrides."""
+    """The overrides of each job."""
     configs: list[Any]
-    """Each job's typed config."""
+    """The typed config of each job."""
     lone: bool = False
-    """Whether it is no sweep: one job, asked for without -m."""
+    """Whether this is a single job that was started without -m."""
     done: set[int] = field(default_factory=set)
-    """Numbers of the jobs that need not run, since it is an old sweep that goes on."""
+    """Numbers of the jobs that an older run of this sweep has done, so that they need not run."""
     resumed: bool = False
-    """Whether it is an old sweep, whose folder is there."""
+    """Whether this goes on with an older sweep, whose folder exists."""
     rerun_of: str | None = None
     """The id of the sweep that this one runs again."""
 
     @property
     def axes(self) -> dict[str, list[str]]:
-        """The keys whose value is not the same in all jobs, with their values."""
+        """The keys whose values differ between the jobs, each with its values."""
         every = [dict(word.split("=", 1) for word in job) for job in self.jobs]
         values = {key: list(dict.fromkeys(job[key] for job in every)) for key in every[0]}
         return {key: found for key, found in values.items() if len(found) > 1}
@@ -57,52 +57,55 @@ class Sweep:
 
 @dataclass
 class EntryPoint:
-    """One command. What takes long to import is named, ``module:function``, and imported when it
-    is needed, so that ``--help`` and a wrong command are answered at once.
+    """One command.
+
+    Whatever takes long to import is given as ``module:function`` and imported when it is needed, so
+    that ``--help`` and a wrong command are answered at once.
     """
 
     name: str
-    """Its primary config, conf/NAME.yaml, and the kind of its runs."""
+    """The name of its primary config, conf/NAME.yaml, and the kind of its runs."""
     job: Callable[[DictConfig], Any]
-    """Runs one job; importable by name, so that a launcher's workers find it."""
+    """Runs one job. It can be imported by its name, as a launcher's workers do."""
     schema: type
-    """What the composed config is checked against."""
+    """The dataclass that the composed config is checked against."""
     usage: Callable[[], str]
-    """What --help prints."""
+    """Returns the text that --help prints."""
     check: str = ""
-    """Looks at one job's config before anything runs; raises UsageError."""
+    """Checks one job's config before anything runs; raises UsageError."""
     prepare: str = ""
-    """Takes the sweep and returns what is to run, before anything is made: it may go on with an
-    old sweep, or refuse, or tell its plan and leave (SystemExit)."""
+    """Is called with the sweep before anything is made, and returns the sweep to run. It may go on
+    with an older sweep, refuse, or print a plan and exit (SystemExit).
+    """
     around: str = ""
-    """A context manager that is entered with a sweep before its first job."""
+    """A context manager that is entered with the sweep before its first job."""
     keeps: bool = False
-    """Whether each job has a folder of its own, in which its result is kept."""
+    """Whether the result of each job is kept, in a folder of its own."""
     alone: str = ""
-    """Why it takes no -m; empty where it does."""
+    """Why the command takes no -m; empty if it does."""
     leaves: Callable[[str], bool] = lambda word: False
-    """Whether a KEY=VALUE word of the command is not for its own config."""
+    """Whether a KEY=VALUE word of the command is not for the command's own config."""
     words: list[str] = field(default_factory=list)
-    """The words it left, for the job to apply."""
+    """The words that are not for the command's own config, to be applied by the job."""
     returned: list[Any] = field(default_factory=list)
     """What the jobs returned, in order."""
 
     def checked(self, cfg: DictConfig) -> Any:
-        """The typed config of one job, or UsageError."""
+        """The typed config of one job. Raises UsageError if it is wrong."""
         config: Any = conversion.to_config(cfg, self.schema)
         if self.check:
             resolve_name(self.check)(config)
         return config
 
     def prepared(self, sweep: Sweep) -> Sweep:
-        """What is to run."""
+        """The sweep to run; see ``prepare``."""
         if self.alone and not sweep.lone:
             raise UsageError(f"-m: {self.alone}")
         prepared: Sweep = resolve_name(self.prepare)(sweep) if self.prepare else sweep
         return prepared
 
     def around_sweep(self, sweep: Sweep) -> AbstractContextManager[None]:
-        """Entered before the first job of a sweep."""
+        """The context in which the jobs of a sweep run; see ``around``."""
         around: AbstractContextManager[None] = (
             resolve_name(self.around)(sweep) if self.around else nullcontext()
         )
@@ -113,13 +116,13 @@ _current: EntryPoint | None = None
 
 
 def current() -> EntryPoint:
-    """The entry point that runs in this process."""
+    """The entry point that is running in this process."""
     assert _current is not None, "begin() sets it"
     return _current
 
 
 def begin(entry: EntryPoint) -> None:
-    """Let ``entry`` be the one that runs in this process."""
+    """Make ``entry`` the entry point that is running in this process."""
     global _current
     _current = entry
     entry.returned.clear()

@@ -1,8 +1,8 @@
-"""Whether a command may write where it would: looked at before Hydra makes a folder.
+"""Checks of the folders that a command would write to, before Hydra makes any of them.
 
-A lone cell is kept in tracking.dir/cells/ID, one of a sweep in tracking.dir/sweeps/ID/NUMBER. Hydra
-would make any folder that it is told to, and a run writes its files by their names: so a folder
-that is not its own is refused, before anything is written.
+The result of a lone cell is kept in tracking.dir/cells/ID, that of a cell of a sweep in
+tracking.dir/sweeps/ID/NUMBER. Hydra would make any folder it is told to, and a run writes files by
+fixed names. So every folder that is not the run's own is refused before anything is written.
 """
 
 import os
@@ -21,7 +21,9 @@ _PLACES = ("cells", "sweeps", "artifacts", "checkpoints")
 
 
 def check_job(entry: EntryPoint, hydra: DictConfig, sweep: Path | None = None) -> None:
-    """Check what one job's command tells Hydra about folders; ``sweep`` is that of its sweep."""
+    """Check the folders that one job's command gives to Hydra; ``sweep`` is the folder of its
+    sweep.
+    """
     below = hydra.output_subdir
     if not entry.keeps:
         for key, value, own in (
@@ -74,7 +76,9 @@ def check_sweep(entry: EntryPoint, sweep: Sweep) -> None:
 
 
 def check_store(tracking: TrackingConfig, kind: str) -> None:
-    """Check that a run of ``kind`` can be kept, and tracked as far as that is told at once."""
+    """Check that a run of ``kind`` can be kept, and also tracked as far as that can be told
+    quickly.
+    """
     store = open_store(tracking)
     check_writable(store)
     try:
@@ -87,7 +91,7 @@ def check_store(tracking: TrackingConfig, kind: str) -> None:
 
 
 def check_writable(store: Store) -> None:
-    """Check that a results folder, what is in it, and a local store's file can be written."""
+    """Check that a results folder, its folders, and the file of a local store can be written."""
     file = store.database
     places = [store.dir, *(store.dir / name for name in _PLACES), *([file.parent] if file else [])]
     for place in dict.fromkeys(_above(place) for place in places):
@@ -100,7 +104,7 @@ def check_writable(store: Store) -> None:
 
 
 def _above(path: Path) -> Path:
-    """The path itself, or the nearest above it that is there."""
+    """The path itself if it exists, otherwise the nearest parent that does."""
     return next(p for p in (path, *path.absolute().parents) if p.exists())
 
 

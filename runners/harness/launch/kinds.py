@@ -1,6 +1,7 @@
-"""The kinds of runs whose results are kept, each declared once: for its entry point and for reruns.
+"""The kinds of runs whose results are kept.
 
-What takes long to import is named, ``module:function``.
+Each kind is declared once, for its entry point and for reruns. Whatever takes long to import is
+given as ``module:function``.
 """
 
 from dataclasses import dataclass
@@ -10,22 +11,23 @@ from runners.harness.config.schema import BenchConfig, SampleConfig, TrainConfig
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes a result of a config."""
+    """A kind of run: how a result is made from a config."""
 
     name: str
-    """As in MLflow's experiment ``tinygpt/NAME``."""
+    """Its name, as in MLflow's experiment ``tinygpt/NAME``."""
     schema: type
     check: str
-    """Looks at a config before anything runs; raises UsageError."""
+    """Checks a config before anything runs; raises UsageError."""
     run: str
-    """Makes a CellResult of a config and a ``CellProgress``; of a config and a ``Delivery``, where
-    it is ``live``."""
+    """Makes a CellResult from a config and a ``CellProgress``; or, if the kind is ``live``, from a
+    config and a ``Delivery``.
+    """
     show: str = ""
-    """Shows a ``JobResult`` to the person who typed the command."""
+    """Shows a ``JobResult`` to the user."""
     done: str = ""
-    """Gives ``Finished`` for a job that need not run, since a sweep goes on that has its result."""
+    """Returns ``Finished`` for a job whose result an older run of its sweep has, otherwise None."""
     live: bool = False
-    """Whether its run takes so long that MLflow gets its figures while it goes on."""
+    """Whether a run takes so long that its figures are delivered to MLflow while it goes on."""
 
 
 KINDS = {

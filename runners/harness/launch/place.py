@@ -1,4 +1,4 @@
-"""Where the job stands that Hydra runs now."""
+"""Finds the place of the job that Hydra is running."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from runners.harness.store.disk import Place
 
 
 def of_job() -> Place:
-    """The place of the job that Hydra runs now."""
+    """The place of the job that Hydra is running."""
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     overrides = list(hydra.overrides.task)
@@ -26,7 +26,9 @@ def of_job() -> Place:
 
 
 def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
-    """``{"batch": "1 size=12"}`` for batch=1 batch.size=12: an option's name, if it still fits."""
+    """The chosen option of each group, followed by overridden values: batch=1 batch.size=12 gives
+    ``{"batch": "1 size=12"}``.
+    """
     choices = {}
     for group, option in options.items():
         if group.startswith("hydra/") or option is None:

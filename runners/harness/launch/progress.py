@@ -1,6 +1,6 @@
-"""The progress that a terminal shows while cells run.
+"""Shows on a terminal how far cells and sweeps are.
 
-Nothing is drawn from a thread or inside timed code, so that drawing does not disturb measuring.
+Nothing is drawn from a thread or inside timed code, since drawing would disturb measuring.
 """
 
 import time
@@ -19,7 +19,7 @@ _STYLE = {"ok": "green", "skipped": "yellow"}
 
 
 class SweepProgress:
-    """The progress of a sweep, as a bar; a process has one sweep at a time."""
+    """The progress bar of a sweep; a process has one sweep at a time."""
 
     def __init__(self, estimates_s: Sequence[float]) -> None:
         self.estimates_s = list(estimates_s)
@@ -37,7 +37,9 @@ class SweepProgress:
         self._task = self._bar.add_task("", total=len(self.estimates_s), left=self.left())
 
     def left(self) -> str:
-        """Time left: the estimate, corrected by how the finished cells compared with theirs."""
+        """The time left: the estimates of the cells ahead, corrected by how long the finished ones
+        took.
+        """
         past, ahead = sum(self.estimates_s[: self.done]), sum(self.estimates_s[self.done :])
         if self.done:
             ahead *= (time.monotonic() - self.started) / past
@@ -55,14 +57,15 @@ class SweepProgress:
 
 
 _PLACE = ("tracking.", "prompt.", "device.threads")
-"""Overrides that are left out of a lone cell's title: they are long and say little about it."""
+"""Overrides that are left out of a lone cell's title, since they are long and say little."""
 _sweep: SweepProgress | None = None
 _axes: set[str] | None = None
 
 
 @contextmanager
 def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
-    """Show the progress of a sweep whose cells take ``estimates_s`` seconds each, while inside.
+    """Show the progress of a sweep while the block runs; its cells take ``estimates_s`` seconds
+    each.
 
     Each cell is named by its values of ``axes``.
     """
@@ -77,7 +80,7 @@ def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
 
 @contextmanager
 def named_by(axes: set[str]) -> Iterator[None]:
-    """Name each cell by its values of ``axes``, the keys that a sweep varies, while inside."""
+    """Name each cell by its values of ``axes``, which a sweep varies, while the block runs."""
     global _axes
     _axes = axes
     try:
@@ -87,7 +90,7 @@ def named_by(axes: set[str]) -> Iterator[None]:
 
 
 class CellProgress:
-    """Shows the phases of one cell, and in the end its outcome."""
+    """Shows the phases of one cell, and at last its outcome."""
 
     def __init__(self, place: Place) -> None:
         names = place.overrides
@@ -111,7 +114,7 @@ class CellProgress:
             console.print(text, end="\r", soft_wrap=False)
 
     def done_before(self, outcome: str) -> None:
-        """Print a line that says that the cell was done before and is not run."""
+        """Print that the cell was done before and is not run."""
         self.finished(CellResult(outcome, headline="done before"))
 
     def finished(self, result: CellResult) -> None:

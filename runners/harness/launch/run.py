@@ -1,4 +1,4 @@
-"""The life of a job whose result is kept, whatever its kind: on disk first, in MLflow second."""
+"""Runs a job of any kind and keeps its result: first on disk, then in MLflow."""
 
 import traceback
 from collections.abc import Callable
@@ -20,19 +20,19 @@ from runners.harness.store.disk import Place
 from runners.harness.store.tracking import Store, TrackingError, open_store
 
 TERMINATED = "SIGTERM"
-"""The reason of an ``interrupted`` result that ends the process as SIGTERM does."""
+"""The reason of an ``interrupted`` result that was caused by SIGTERM."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """A result, and where it lies."""
+    """A result, and where it is kept."""
 
     place: Place
     config: Any
     result: CellResult
     store: Store
     tracked: bool
-    """Whether MLflow has it; the place's folder does in any case."""
+    """Whether MLflow has the result; the folder has it in any case."""
 
 
 def run_job(
@@ -42,12 +42,13 @@ def run_job(
     show: Callable[[JobResult], None] | None = None,
     place: Place | None = None,
 ) -> Finished:
-    """Run a job, keep what came of it at ``place`` (that of the job Hydra runs now), and show it.
+    """Run a job, keep its result at ``place`` (by default that of the job that Hydra runs), and
+    show it.
 
-    ``run`` and ``show`` take the place of the kind's own. A job that is stopped leaves an
-    ``interrupted`` result before the stop goes on its way; one that exits in any other way is a
-    ``failed`` one, and the other jobs of its sweep run. A job whose result is kept already, since
-    its sweep goes on, does not run.
+    ``run`` and ``show`` replace the kind's own functions. A job that is stopped leaves an
+    ``interrupted`` result, and then the stop goes on. A job that exits in any other way leaves a
+    ``failed`` one, and the other jobs of its sweep run. A job whose result is kept already, because
+    its sweep was resumed, does not run.
     """
     from runners.harness.measure import subject  # loads torch, which --help does without
 
@@ -87,7 +88,7 @@ def run_job(
 
 
 def _measured(run: Callable[[Any, Any], CellResult], config: Any, report: Any) -> CellResult:
-    """What ``run`` comes to, with its own copy of the prompt's file."""
+    """The result of ``run``, with the contents of the prompt's file."""
     copies: dict[str, str] = {}
     try:
         copies = config.prompt.content.files if hasattr(config, "prompt") else {}
@@ -105,7 +106,7 @@ def _name(stop: KeyboardInterrupt) -> str:
 
 
 def _track(store: Store, place: Place) -> bool:
-    """Give MLflow its copy; whether it has one now."""
+    """Deliver the result to MLflow; returns whether that succeeded."""
     try:
         store.log_cell(place.folder)
     except TrackingError as error:

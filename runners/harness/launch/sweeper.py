@@ -1,8 +1,8 @@
-"""Where Hydra hands over to us: before a lone job, and around the jobs of a sweep.
+"""Our part of Hydra's sweeper: all jobs are composed and checked before the first one runs.
 
-Hydra's basic sweeper runs the first jobs of a sweep before it looks at the last one. Ours composes
-and checks all of them first. ``round`` is the slowest axis wherever it stands, so that cells are
-interleaved and the machine's drift hits all of them alike.
+Hydra's basic sweeper runs the first jobs of a sweep before it looks at the last one. ``round`` is
+always the slowest axis, wherever it is typed, so that rounds are interleaved and the machine's
+drift affects all cells alike.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class CheckBeforeRun(Callback):
     """Checks a lone job before Hydra makes its folder.
 
-    It also carries ``leave_out`` (conf/harness.yaml), a preset's own key, from the composed config
-    to the sweeper: Hydra passes it here, and its own sweeper takes no further keys.
+    It also carries a preset's own key ``leave_out`` (conf/harness.yaml) from the composed config to
+    the sweeper, since Hydra's own sweeper takes no further keys.
     """
 
     def __init__(self, leave_out: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ class CheckBeforeRun(Callback):
 
 
 def checked_sweep(self: "BasicSweeper", arguments: list[str]) -> Any:
-    """Run the product of the axes, every job checked first; returns what the jobs returned."""
+    """Check every job of a sweep, then run them all; returns what the jobs returned."""
     assert self.launcher is not None
     entry, sweep = current(), _prepared(self, arguments)
     with entry.around_sweep(sweep):
@@ -100,9 +100,9 @@ def _starting(config: Any) -> None:
 def meant(jobs: list[list[str]], leave_out: Sequence[str], typed: set[str]) -> list[list[str]]:
     """The jobs of a sweep without the combinations that its preset leaves out.
 
-    ``leave_out`` has one or more conditions on the axes in each text, such as
-    ``engine=compiled and cache=rolling``. A job goes where all conditions of a text fit, unless the
-    user typed every key that the text names: what was asked for by name stays, and is told.
+    Each text of ``leave_out`` has conditions on the axes, such as ``engine=compiled and
+    cache=rolling``. A job is left out if it fits all conditions of a text, unless the user typed
+    every key that the text names: then it was asked for.
     """
     kept = jobs
     for text in leave_out:
@@ -124,18 +124,18 @@ def _fits(job: list[str], conditions: list[filters.Condition]) -> bool:
 
 
 def _use_id(config: DictConfig, identity: str) -> None:
-    """Let every job's folder be in the sweep of that id; jobs take the resolved value from here."""
+    """Put all jobs into the sweep with that id. Jobs read the resolved value from this config."""
     OmegaConf.register_new_resolver("new_id", lambda: identity, use_cache=True, replace=True)
     OmegaConf.clear_cache(config)
     assert Path(config.hydra.sweep.dir).name == identity
 
 
 def register() -> None:
-    """Put our sweep in the place of the basic sweeper's; safe to repeat.
+    """Replace the method ``sweep`` of Hydra's basic sweeper by ours; safe to repeat.
 
-    A subclass will not do: Hydra imports a sweeper by its name, from a top-level package named
-    ``hydra_plugins`` or from its own, and loads what is in the former for every program that uses
-    Hydra.
+    A subclass does not work: Hydra imports a sweeper by its name, from a top-level package named
+    ``hydra_plugins`` or from its own package, and loads everything in ``hydra_plugins`` for every
+    program that uses Hydra.
     """
     Plugins.instance()  # its scan loads the plugins' modules anew: after it they are the real ones
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper

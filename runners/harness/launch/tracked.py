@@ -1,7 +1,7 @@
-"""How a run that takes long enough to be watched gets to MLflow: opened first, filled as it goes.
+"""Delivers sweeps, and runs that take long, to MLflow while they go on.
 
-Its folder on disk is ahead of MLflow all the time. A store that cannot be reached for a while is
-told once, and gets what it missed with the next figures.
+What is on disk is always ahead of MLflow. If the store cannot be reached for a while, that is
+reported once, and it gets what it missed with the next figures.
 """
 
 import time
@@ -24,7 +24,7 @@ _RANK = ("interrupted", "failed", "ok")  # the worst first
 
 
 class Delivery:
-    """Delivers the run of the job at ``place``; TrackingError if its run cannot be opened."""
+    """Delivers the run of the job at ``place``. Raises TrackingError if it cannot be opened."""
 
     def __init__(self, store: Store, place: Place) -> None:
         self.place = place
@@ -48,7 +48,7 @@ class Delivery:
         self._rows, self._files = [], []
 
     def finish(self) -> bool:
-        """Deliver the finished folder and end the run; whether MLflow has everything."""
+        """Deliver the finished folder and end the run; returns whether MLflow has everything."""
         folder = self.place.folder
         try:
             self._store.log_steps(self._run_id, self._rows)
@@ -60,7 +60,7 @@ class Delivery:
 
 
 def _begin(store: Store, kind: str, sweep: Sweep) -> str:
-    """Open the sweep's run, or open it again; write down whose it is. Returns MLflow's id."""
+    """Open or reopen the run of a sweep, and write its record. Returns MLflow's id of the run."""
     folder, here = sweep.folder, Owner.here()
     if (folder / SWEEP).is_file():  # it is resumed
         record = replace(SweepRecord.load(folder), **asdict(here))
@@ -85,7 +85,7 @@ def _begin(store: Store, kind: str, sweep: Sweep) -> str:
 
 
 def sum_up(store: Store, folder: Path) -> str:
-    """A sweep without tables."""
+    """The outcome of a sweep that has no tables."""
     return sweep_outcome(folder)
 
 
@@ -93,9 +93,9 @@ def sum_up(store: Store, folder: Path) -> str:
 def tracked_sweep(
     kind: str, sweep: Sweep, sum_up: Callable[[Store, Path], str] = sum_up
 ) -> Iterator[None]:
-    """Open the parent run of a sweep whose jobs run inside; end it however they end.
+    """Open the run of a sweep, whose jobs run in the block, and end it however they end.
 
-    ``sum_up`` puts the sweep's tables into its folder's tables/ and returns its outcome.
+    ``sum_up`` writes the sweep's tables into its folder's tables/ and returns its outcome.
     """
     store, folder = open_store(sweep.configs[0].tracking), sweep.folder
     try:
@@ -119,6 +119,6 @@ def tracked_sweep(
 
 @contextmanager
 def named_sweep(sweep: Sweep) -> Iterator[None]:
-    """A tracked sweep without tables, whose cells are named by their place on its axes."""
+    """A tracked sweep without tables; its cells are named by their values on its axes."""
     with tracked_sweep(current().name, sweep), progress.named_by(set(sweep.axes)):
         yield
