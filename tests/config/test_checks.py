@@ -298,7 +298,7 @@ def test_ids_beyond_the_tokenizer_are_no_text_and_a_note_says_so(padded: dict[st
     told_once(verify(VerifyConfig(prompt=prompt, check="cache", **padded)))
     raced = race(RaceConfig(prompt=prompt, **padded))
     assert raced.notes == [PADDED]
-    assert [b"".join(side.pieces) for side in raced.sides] == [b"", b""]
+    assert [b"".join(side.pieces) for side in raced.passes] == [b"", b""]
 
 
 def test_a_padded_tokenizer_is_the_same_but_for_ids_that_are_no_text() -> None:
