@@ -18,8 +18,9 @@ from runners.harness.config.paths import results_dir
 from runners.harness.train.corpus import read_text, split
 from runners.harness.train.trainer import mean_held_out_nats
 from tinygpt.checkpoint import cast, load_model
-from tinygpt.config import PRECISION_KINDS, ModelConfig, PrecisionConfig
+from tinygpt.config import PRECISION_KINDS, PrecisionConfig
 from tinygpt.tokenizer import Tokenizer
+from tinygpt.weights import hf_config
 
 ALLOWED = {"fp32": 0.0, "bf16": 0.005, "int8": 0.02}
 """Nats a token that a precision may lose against fp32."""
@@ -28,7 +29,7 @@ BATCH = 8
 
 def losses(folder: Path, tail: str) -> dict[str, float]:
     """Nats a token on ``tail`` of the checkpoint in ``folder``, by precision."""
-    config = ModelConfig.from_llama(json.loads((folder / "config.json").read_text("utf-8")))
+    config = hf_config.read(json.loads((folder / "config.json").read_text("utf-8")))
     ids = torch.tensor(Tokenizer.load(folder / "tokenizer.json").encode(tail))
     found = {}
     for kind in PRECISION_KINDS:

@@ -4,6 +4,7 @@ import random
 from dataclasses import asdict
 from functools import cache
 
+from runners.harness.config.nested import flatten
 from runners.harness.train import corpus
 from tinygpt.config import ModelConfig
 from tinygpt.tokenizer import Tokenizer
@@ -22,7 +23,7 @@ MODEL = ModelConfig(
     head_dim=16,
     d_ff=64,
 )
-KEYS = [f"model.{key}={value}" for key, value in asdict(MODEL).items()]
+KEYS = [f"model.{key}={value}" for key, value in flatten(asdict(MODEL)).items()]
 """The same model on a command line."""
 
 

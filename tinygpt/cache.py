@@ -114,9 +114,7 @@ class _Positions:
         self.position = 0
         self.window = model.context_length
         self.max_positions = shape.max_positions
-        self._cos, self._sin = rope_table(
-            shape.max_positions, model.head_dim, model.rope_base, str(shape.device)
-        )
+        self._cos, self._sin = rope_table(shape.max_positions, model.rope, str(shape.device))
         size = (shape.batch, model.n_kv_heads, 0, model.head_dim)
         empty = torch.empty(size, device=shape.device, dtype=shape.dtype)
         self.k = [empty] * model.n_layers

@@ -1,8 +1,8 @@
-"""Loading, making and saving weights: a Hugging Face Llama checkpoint, or seeded random weights.
+"""Loading, making and saving weights: a checkpoint on disk, or seeded random weights.
 
-A checkpoint is a folder with a config.json and a model.safetensors, in the names and the layout of
-``LlamaForCausalLM``, so that transformers and tools that convert from it can read it unchanged.
-Weights are read from safetensors files only, since loading these cannot run code.
+What is saved is a folder with a config.json and a model.safetensors, in the names and the layout of
+transformers, so that transformers and tools that convert from it can read it unchanged. What can be
+loaded is in weights/.
 """
 
 import hashlib
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tinygpt.config import ModelConfig, PrecisionConfig
 from tinygpt.model import GPT, init_weights
 from tinygpt.quantisation import round_to_int8
 from tinygpt.tokenizer import EOT, Tokenizer
-from tinygpt.weights import check_file, plain_name
+from tinygpt.weights import hf_config, open_checkpoint
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
 """The dtype that the model holds its weights in; int8 weights are held as their fp32 values."""
@@ -43,27 +43,31 @@ def random_model(config: ModelConfig, seed: int) -> GPT:
     return init_weights(_empty_model(config), seed).eval()
 
 
-def load_model(folder: Path, config: ModelConfig) -> GPT:
-    """The model of a checkpoint, in fp32 on the CPU.
+def load_model(path: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> GPT:
+    """The model of a checkpoint, a folder or a .gguf file, in ``dtype`` on the CPU.
 
-    Raises ValueError, with a message of one line, for a file that ``weights.check_file`` refuses,
-    for an output head that differs from the embedding although the model ties them, and for weights
-    that are NaN or infinite.
+    ``config`` is the checkpoint's own, or the same with another window. Tensors are read one at a
+    time, so that not much more than the model itself is in memory. Raises ValueError, with a
+    message of one line, for a checkpoint whose files do not fit it, for an output head that differs
+    from the embedding although the model ties them, and for weights that are NaN or infinite.
     """
-    path = folder / "model.safetensors"
-    check_file(path, config)
-    model = _empty_model(config)
-    tensors = {plain_name(name): tensor for name, tensor in load_file(path).items()}
-    if config.tie_embeddings and "lm_head.weight" in tensors:
-        head, embedding = tensors.pop("lm_head.weight"), tensors["model.embed_tokens.weight"]
-        if not torch.equal(head, embedding):
-            raise ValueError(
-                f"{path}: lm_head.weight is not the embedding, and the model ties them; "
-                "set model.tie_embeddings=false (tie_word_embeddings in config.json)"
-            )
+    checkpoint = open_checkpoint(path)
+    checkpoint.check(config)
+    path = checkpoint.weights_path
+    model = _empty_model(config, dtype)
+    targets = to_llama(model)
+    head = None
     with torch.no_grad():
-        for name, target in to_llama(model).items():
-            target.copy_(tensors[name])
+        for name, tensor in checkpoint.tensors():
+            if name in targets:
+                targets[name].copy_(tensor)
+            elif name == "lm_head.weight":
+                head = tensor
+    if head is not None and not torch.equal(head.to(dtype), targets["model.embed_tokens.weight"]):
+        raise ValueError(
+            f"{path}: lm_head.weight is not the embedding, and the model ties them; "
+            "set model.tie_embeddings=false (tie_word_embeddings in config.json)"
+        )
     _require_finite(model, path)
     return model.eval()
 
@@ -84,7 +88,7 @@ def save_model(
     dtype = DTYPES[precision.kind] if precision else model.dtype
     llama = to_llama(model)
     weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in llama.items()}
-    config = {**model.config.to_llama(), "torch_dtype": str(dtype).removeprefix("torch.")}
+    config = {**hf_config.write(model.config), "torch_dtype": str(dtype).removeprefix("torch.")}
     texts = {"README.md": card} if card else {}
     if tokenizer:
         config |= {"bos_token_id": tokenizer.eot_id, "eos_token_id": tokenizer.eot_id}
@@ -114,6 +118,12 @@ def to_llama(model: GPT) -> dict[str, Tensor]:
         projections = state[f"{ours}.attn.qkv.weight"].split([q, kv, kv])
         for letter, projection in zip("qkv", projections, strict=True):
             views[f"{theirs}.self_attn.{letter}_proj.weight"] = projection
+        if config.qkv_bias:
+            biases = state[f"{ours}.attn.qkv.bias"].split([q, kv, kv])
+            for letter, bias in zip("qkv", biases, strict=True):
+                views[f"{theirs}.self_attn.{letter}_proj.bias"] = bias
+        for name in ("q_norm", "k_norm") if config.qk_norm else ():
+            views[f"{theirs}.self_attn.{name}.weight"] = state[f"{ours}.attn.{name}.weight"]
         gate, up = state[f"{ours}.mlp.gate_up.weight"].split(config.d_ff)
         views[f"{theirs}.self_attn.o_proj.weight"] = state[f"{ours}.attn.out.weight"]
         views[f"{theirs}.mlp.gate_proj.weight"] = gate
@@ -154,10 +164,10 @@ def _json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _empty_model(config: ModelConfig) -> GPT:
+def _empty_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> GPT:
     # On "meta" no memory is filled with torch's own random weights, which would be overwritten.
     with torch.device("meta"):
-        model = GPT(config)
+        model = GPT(config).to(dtype)
     model.to_empty(device="cpu")
     if config.tie_embeddings:
         model.head.weight = model.emb.weight  # to_empty gives each its own storage

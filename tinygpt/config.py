@@ -4,8 +4,8 @@ This module imports no torch, so that a wrong value is reported before anything 
 error message begins with the field's name; the caller puts the name of the config group before it.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 CACHE_KINDS = ("none", "rolling", "static")
 ENGINES = {
@@ -16,12 +16,62 @@ ENGINES = {
 """The kinds of engine, each with the ``module:class`` that is imported when it is asked for."""
 ENGINE_KINDS = tuple(ENGINES)
 PRECISION_KINDS = ("fp32", "bf16", "int8")
+ROPE_KINDS = ("default", "linear", "llama3")
 
 
 def require(ok: bool, message: str) -> None:
     """Raise ``ValueError(message)`` unless ``ok``: for mistakes that a user can make."""
     if not ok:
         raise ValueError(message)
+
+
+class Rope(NamedTuple):
+    """What decides the angles of rotary position embedding; tables are shared by models alike."""
+
+    head_dim: int
+    base: float
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+
+@dataclass(kw_only=True)
+class RopeScalingConfig:
+    """How RoPE's frequencies are lowered to stretch a window beyond the one first trained."""
+
+    kind: str = "default"
+    """``default`` leaves them as they are, ``linear`` divides all of them by ``factor``, ``llama3``
+    divides the low ones, leaves the high ones, and blends those in between (Llama 3.1)."""
+    factor: float = 1.0
+    """Divides frequencies."""
+    low_freq_factor: float = 1.0
+    """llama3: wavelengths above original_context / low_freq_factor are low frequencies."""
+    high_freq_factor: float = 4.0
+    """llama3: wavelengths below original_context / high_freq_factor are high frequencies."""
+    original_context: int = 8192
+    """llama3: the window that was trained first, in tokens."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.kind in ROPE_KINDS,
+            f"rope_scaling.kind={self.kind}: must be one of {', '.join(ROPE_KINDS)}",
+        )
+        for name in ("factor", "low_freq_factor", "high_freq_factor"):
+            value = getattr(self, name)
+            require(
+                0.0 < value < float("inf"), f"rope_scaling.{name}={value}: must be finite, above 0"
+            )
+        require(
+            self.original_context >= 1,
+            f"rope_scaling.original_context={self.original_context}: must be at least 1",
+        )
+        require(
+            self.kind != "llama3" or self.low_freq_factor < self.high_freq_factor,
+            f"rope_scaling.low_freq_factor={self.low_freq_factor}: must be below "
+            f"rope_scaling.high_freq_factor={self.high_freq_factor}",
+        )
 
 
 @dataclass(kw_only=True)
@@ -46,6 +96,13 @@ class ModelConfig:
     """Inner width of the SwiGLU layer."""
     rope_base: float = 10_000.0
     """Base of the geometric series of RoPE's frequencies."""
+    rope_scaling: RopeScalingConfig = field(default_factory=RopeScalingConfig)
+    no_rope_every: int = 0
+    """Every so many-th layer rotates nothing (4 in SmolLM3); 0: all layers rotate."""
+    qkv_bias: bool = False
+    """Whether queries, keys and values have a bias (Qwen2)."""
+    qk_norm: bool = False
+    """Whether each head of queries and keys is normalised before it is rotated (Qwen3)."""
     norm_eps: float = 1e-5
     """RMSNorm's epsilon."""
     tie_embeddings: bool = True
@@ -63,6 +120,10 @@ class ModelConfig:
         require(
             self.n_heads % self.n_kv_heads == 0,
             f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}",
+        )
+        require(
+            self.no_rope_every >= 0,
+            f"no_rope_every={self.no_rope_every}: must be at least 0 (none)",
         )
         for name, least in (("rope_base", 1.0), ("norm_eps", 0.0)):
             value = getattr(self, name)
@@ -84,102 +145,34 @@ class ModelConfig:
     @property
     def n_parameters(self) -> int:
         """Number of parameters; a tied output head is counted once."""
-        norms = self.d_model * (2 * self.n_layers + 1)
-        return sum(outputs * inputs for outputs, inputs in self.matrices) + norms
+        vectors = self.d_model * (2 * self.n_layers + 1)
+        if self.qkv_bias:
+            vectors += self.n_layers * (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+        if self.qk_norm:
+            vectors += self.n_layers * 2 * self.head_dim
+        return sum(outputs * inputs for outputs, inputs in self.matrices) + vectors
 
-    def to_llama(self) -> dict[str, Any]:
-        """The same model as the config.json of a Hugging Face ``LlamaForCausalLM``."""
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            **{theirs: getattr(self, ours) for ours, theirs in _LLAMA_NAMES.items()},
-            "rope_theta": self.rope_base,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_base},
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-        }
-
-    @classmethod
-    def from_llama(cls, config: dict[str, Any]) -> "ModelConfig":
-        """Read the config.json of a Hugging Face ``LlamaForCausalLM``.
-
-        Raises ValueError for a setting that changes what transformers computes and that is not
-        supported here. Settings that transformers ignores in a Llama (``pretraining_tp``,
-        ``sliding_window``, ``partial_rotary_factor``) are ignored.
-        """
-        require(isinstance(config, dict), f"{config!r:.60}: must be an object of keys and values")
-        for key, wanted, default in (("model_type", "llama", None), *_LLAMA_FIXED):
-            value = config.get(key, default)
-            require(value == wanted, f"{key}={value}: only {key}={wanted} is supported")
-        values: dict[str, Any] = {o: config.get(theirs) for o, theirs in _LLAMA_NAMES.items()}
-        kinds = {field.name: field.type for field in fields(cls)}
-        for ours, theirs in _LLAMA_NAMES.items():
-            if values[ours] is None:
-                optional = ours in ("n_kv_heads", "head_dim")
-                require(optional, f"{theirs}: missing from config.json")
-            else:
-                _require_kind(theirs, values[ours], kinds[ours])
-        if values["n_kv_heads"] is None:
-            values["n_kv_heads"] = values["n_heads"]
-        if values["head_dim"] is None:
-            values["head_dim"] = values["d_model"] // values["n_heads"]
-        values["rope_base"] = _rope_base(config)
-        return cls(**values)
-
-
-def _require_kind(key: str, value: Any, kind: Any) -> None:
-    """Raise ValueError for a value of config.json with a wrong type or range; True is not 1."""
-    ok, wanted = {
-        int: (type(value) is int and 1 <= value < 2**31, "a whole number from 1 to 2**31 - 1"),
-        float: (type(value) in (int, float) and 0 < value < 1e308, "a number above 0"),
-        bool: (type(value) is bool, "true or false"),
-    }[kind]
-    require(ok, f"{key}={value!r:.60}: must be {wanted}")
-
-
-def _rope_base(config: dict[str, Any]) -> float:
-    """RoPE's base in a config.json, looked up in the same order as transformers does.
-
-    ``rope_scaling``, unless empty, replaces ``rope_parameters`` entirely. A ``rope_theta`` inside
-    the one that is used takes precedence over one at the top level.
-    """
-    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    rope = config.get(name) or {}
-    require(isinstance(rope, dict), f"{name}={rope}: must be an object with a rope_type")
-    for key, value in rope.items():
-        require(
-            not isinstance(value, dict),
-            f"{name}.{key}={value}: only one rotation for all layers is supported",
+    @property
+    def rope(self) -> Rope:
+        """What decides the rotation angles."""
+        scaling = self.rope_scaling
+        return Rope(
+            self.head_dim,
+            self.rope_base,
+            scaling.kind,
+            scaling.factor,
+            scaling.low_freq_factor,
+            scaling.high_freq_factor,
+            scaling.original_context,
         )
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    require(kind == "default", f"{name}: rope_type={kind}: only rope_type=default is supported")
-    base = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
-    _require_kind("rope_theta", base, float)
-    return float(base)
+
+    def rotates(self, layer: int) -> bool:
+        """Whether ``layer``, counted from 0, rotates its queries and keys."""
+        return self.no_rope_every == 0 or (layer + 1) % self.no_rope_every != 0
 
 
-_LLAMA_FIXED = (
-    ("hidden_act", "silu", "silu"),
-    ("attention_bias", False, False),
-    ("mlp_bias", False, False),
-    ("is_causal", True, True),
-    ("per_layer_config", None, None),
-    ("quantization_config", None, None),
-)
-"""Keys that change what transformers computes: key, only value supported here, default."""
-_LLAMA_NAMES = {
-    "vocab_size": "vocab_size",
-    "context_length": "max_position_embeddings",
-    "n_layers": "num_hidden_layers",
-    "d_model": "hidden_size",
-    "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "d_ff": "intermediate_size",
-    "norm_eps": "rms_norm_eps",
-    "tie_embeddings": "tie_word_embeddings",
-}
+ADDED_TO_MODEL = ("rope_scaling", "no_rope_every", "qkv_bias", "qk_norm")
+"""Fields that configs of older results lack; their defaults say what was done without them."""
 
 
 @dataclass(kw_only=True)

@@ -22,14 +22,23 @@ class Attention(nn.Module):
         self.n_heads, self.n_kv_heads = config.n_heads, config.n_kv_heads
         self.head_dim = config.head_dim
         heads = config.n_heads + 2 * config.n_kv_heads
-        self.qkv = nn.Linear(config.d_model, heads * config.head_dim, bias=False)
+        self.qkv = nn.Linear(config.d_model, heads * config.head_dim, bias=config.qkv_bias)
+        self.q_norm = self.k_norm = None
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
+            self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
+        self.rotates = config.rotates
         self.out = nn.Linear(config.n_heads * config.head_dim, config.d_model, bias=False)
 
     def forward(self, x: Tensor, layer: int, cache: KVCache, step: Step) -> Tensor:
         B, T, _ = x.shape
         heads = self.qkv(x).view(B, T, -1, self.head_dim).transpose(1, 2)  # (B, H + 2K, T, D)
         qk, v = heads[:, : -self.n_kv_heads], heads[:, -self.n_kv_heads :]
-        qk = rotate(qk, step.cos, step.sin)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = qk[:, : self.n_heads], qk[:, self.n_heads :]
+            qk = torch.cat([self.q_norm(q), self.k_norm(k)], dim=1)
+        if self.rotates(layer):
+            qk = rotate(qk, step.cos, step.sin)
         q, k = qk[:, : self.n_heads], qk[:, self.n_heads :]
         k, v = cache.update(layer, k, v)
         y = F.scaled_dot_product_attention(
@@ -135,16 +144,17 @@ def init_weights(model: GPT, seed: int) -> GPT:
 
     The draws are uniform and made on the CPU in fp32, since torch's normal draws depend on the
     processor's vector width. Linear layers have a standard deviation of 1/sqrt(inputs), the
-    embedding has 0.02. With the same small deviation everywhere and a tied head, greedy text would
-    repeat a single token, and a benchmark's gate would not see the errors that it looks for.
+    embedding and biases have 0.02. With the same small deviation everywhere and a tied head, greedy
+    text would repeat a single token, and a benchmark's gate would not see the errors it looks for.
     """
     generator = torch.Generator().manual_seed(whole_seed("weights", seed))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
+            if parameter.dim() == 1 and not name.endswith("bias"):
                 parameter.fill_(1.0)
                 continue
-            std = 0.02 if name == "emb.weight" else parameter.shape[1] ** -0.5
+            small = name == "emb.weight" or name.endswith("bias")
+            std = 0.02 if small else parameter.shape[1] ** -0.5
             draw = torch.rand(parameter.shape, generator=generator, dtype=torch.float32)
             parameter.copy_((2.0 * draw - 1.0) * (3.0**0.5 * std))
     return model

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tinygpt.cache import Seen
+from tinygpt.config import Rope
 from tinygpt.model import GPT, Attention, Block
 from tinygpt.rope import rope_table, rotate
 
@@ -27,15 +28,16 @@ def forward(model: GPT, ids: Tensor, seen: Seen, at: Tensor) -> Tensor:
     device = ids.device
     seen = seen._replace(mask=seen.mask.to(device), distances=seen.distances.to(device))
     x: Tensor = model.emb(ids)
-    for block in model.blocks:
+    for layer, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        x = x + _attention(block.attn, block.norm1(x), seen, model.config.rope_base)
+        rope = model.config.rope if model.config.rotates(layer) else None
+        x = x + _attention(block.attn, block.norm1(x), seen, rope)
         x = x + block.mlp(block.norm2(x))
     logits: Tensor = model.head(model.norm(x[:, at.to(device)]))
     return logits
 
 
-def _attention(attention: Attention, x: Tensor, seen: Seen, base: float) -> Tensor:
+def _attention(attention: Attention, x: Tensor, seen: Seen, rope: Rope | None) -> Tensor:
     """Attention of ``x`` (B, n, d_model) over what ``seen`` says.
 
     Keys are rotated by their position in the text. If ``seen`` states another distance between a
@@ -45,9 +47,15 @@ def _attention(attention: Attention, x: Tensor, seen: Seen, base: float) -> Tens
     H, K, D = attention.n_heads, attention.n_kv_heads, attention.head_dim
     at = torch.arange(n, device=x.device)
     turned = (seen.distances + at).masked_fill(~seen.mask, 0)  # the position of each query, per key
-    cos, sin = rope_table(max(n, int(turned.max()) + 1), D, base, str(x.device))
+    positions = max(n, int(turned.max()) + 1)
+    if rope is None:  # a layer that rotates nothing: all angles are 0
+        cos, sin = x.new_ones(positions, D), x.new_zeros(positions, D)
+    else:
+        cos, sin = rope_table(positions, rope, str(x.device))
     heads = attention.qkv(x).view(B, n, -1, D).transpose(1, 2)
     q, k, v = torch.split(heads, [H, K, K], dim=1)
+    if attention.q_norm is not None and attention.k_norm is not None:
+        q, k = attention.q_norm(q), attention.k_norm(k)
     k, v = seen.kept(rotate(k, cos[at], sin[at]), v)
     k, v = (held.float().repeat_interleave(H // K, dim=1) for held in (k, v))
     parts = []

@@ -159,6 +159,15 @@ class Tokenizer:
             ) from None
         return tokenizer
 
+    @staticmethod
+    def wrote(path: Path) -> bool:
+        """Whether ``path`` is a file of ours, which ``load`` reads; it may be damaged."""
+        try:
+            document = json.loads(path.read_bytes())
+            return "regex_version" in document["pre_tokenizer"]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return False
+
     def _encode_piece(self, piece: str) -> list[int]:
         """The ids of one piece, in n log n steps: a heap of possible merges over a linked list."""
         ids, merged = list(piece.encode()), self._merged

@@ -41,7 +41,8 @@ from tests.train_command import Ended
 from tinygpt.checkpoint import load_model, random_model, save_model, to_llama
 from tinygpt.config import ModelConfig
 from tinygpt.tokenizer import Tokenizer
-from tinygpt.weights import shapes
+from tinygpt.weights import hf_config
+from tinygpt.weights.names import shapes
 
 Entry = Callable[..., Ended]
 INF = float("inf")
@@ -78,7 +79,7 @@ def refused(config: BenchConfig) -> str:
 def test_a_config_json_that_is_no_object_is_refused(content: Any, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(content))
     line = refused(bench(folder))
-    assert f"{folder / 'config.json'}: not the config of a Llama-shaped model" in line
+    assert f"{folder / 'config.json'}: not the config of a supported model" in line
     assert "internal" not in line
 
 
@@ -99,22 +100,22 @@ BAD |= {"an object": {}, "infinite": INF, "huge": 2**31}
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("key", WHOLE)
 def test_a_size_of_another_type_or_range_is_named_with_its_value(key: str, bad: Any) -> None:
-    config = json.loads(json.dumps(MODEL.to_llama() | {key: bad}))
+    config = json.loads(json.dumps(hf_config.write(MODEL) | {key: bad}))
     wanted = f"{key}={bad!r}: must be a whole number from 1 to 2**31 - 1"
     with pytest.raises(ValueError, match=f"^{re.escape(wanted)}$"):
-        ModelConfig.from_llama(config)
+        hf_config.read(config)
 
 
 @pytest.mark.parametrize("bad", ["1e-5", [1e-5], True, -1e-5, 0, INF, float("nan")], ids=str)
 def test_an_epsilon_of_another_type_or_range_is_named(bad: Any) -> None:
     with pytest.raises(ValueError, match=r"^rms_norm_eps=.*: must be a number above 0$"):
-        ModelConfig.from_llama(MODEL.to_llama() | {"rms_norm_eps": bad})
+        hf_config.read(hf_config.write(MODEL) | {"rms_norm_eps": bad})
 
 
 @pytest.mark.parametrize("bad", [0, 1, "false", []], ids=str)
 def test_a_switch_of_another_type_is_named(bad: Any) -> None:
     with pytest.raises(ValueError, match=r"^tie_word_embeddings=.*: must be true or false$"):
-        ModelConfig.from_llama(MODEL.to_llama() | {"tie_word_embeddings": bad})
+        hf_config.read(hf_config.write(MODEL) | {"tie_word_embeddings": bad})
 
 
 @pytest.mark.parametrize(
@@ -122,17 +123,17 @@ def test_a_switch_of_another_type_is_named(bad: Any) -> None:
 )
 @pytest.mark.parametrize("given", [{}, {"null": None}], ids=["missing", "null"])
 def test_a_size_that_is_not_there_is_named(key: str, given: dict[str, None]) -> None:
-    config = MODEL.to_llama()
+    config = hf_config.write(MODEL)
     del config[key]
     with pytest.raises(ValueError, match=f"^{key}: missing"):
-        ModelConfig.from_llama(config | dict.fromkeys([key] * len(given)))
+        hf_config.read(config | dict.fromkeys([key] * len(given)))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000], ids=["", "{", "ff", "["])
 def test_a_config_json_that_is_no_json_is_one_line(content: bytes, folder: Path) -> None:
     (folder / "config.json").write_bytes(content)
     line = refused(bench(folder))
-    assert "not the config of a Llama-shaped model" in line
+    assert "not the config of a supported model" in line
     assert "internal" not in line
 
 
@@ -327,7 +328,7 @@ def test_an_error_that_nobody_foresaw_stops_the_command(
     def broken(*_: object) -> None:
         raise AttributeError("'list' object has no attribute 'get'")
 
-    monkeypatch.setattr(checks, "check_file", broken)
+    monkeypatch.setattr(checks, "check_checkpoint", broken)
     words = ("checkpoint=holmes", "length.new_tokens=4", *arguments)
     ended = entry("bench", results, *words)
     assert (ended.status, ended.out) == (2, "")
@@ -346,5 +347,5 @@ def test_a_broken_checkpoint_is_one_line_and_no_run(
     (folder / "config.json").write_text("[]")
     ended = sample(f"checkpoint={folder}")
     assert (ended.status, ended.out) == (2, "")
-    assert "config.json: not the config of a Llama-shaped model" in ended.line
+    assert "config.json: not the config of a supported model" in ended.line
     assert sample.made_nothing()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runners.harness.config import conversion, grammar
+from runners.harness.config import checkpoints, conversion, grammar
 from runners.harness.config.conversion import to_config
 from runners.harness.config.paths import conf_dir
 from runners.harness.config.schema import BenchConfig, TablesConfig
@@ -154,7 +154,8 @@ def test_a_text_is_exact_or_refused_and_a_sweeps_jobs_get_the_same(text: str) ->
 
 
 @pytest.mark.parametrize("key", ["checkpoint", "tracking.uri", "prompt.text"])
-def test_every_text_key_keeps_its_text(key: str) -> None:
+def test_every_text_key_keeps_its_text(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "decided", lambda values, typed: values["model"])
     config: Any = bench(f"{key}=83e5")
     for name in key.split("."):
         config = getattr(config, name)
@@ -207,6 +208,7 @@ def test_several_sweeps_are_one_text(typed: str, sweep: str) -> None:
 
 def test_text_keys_are_those_typed_str() -> None:
     assert grammar.text_keys(BenchConfig) == {
+        "model.rope_scaling.kind",
         "device.kind",
         "device.on_missing",
         "cache.kind",

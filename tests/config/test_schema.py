@@ -25,6 +25,7 @@ REFUSED = [
     ("model.head_dim", 0, "at least 2"),
     ("model.d_ff", 0, "at least 1"),
     ("model.rope_base", 1.0, "above 1"),
+    ("model.no_rope_every", -1, "at least 0"),
     ("model.norm_eps", 0.0, "above 0"),
     ("model.norm_eps", NAN, "above 0"),
     ("device.kind", "tpu", "cpu, cuda, mps"),
@@ -162,7 +163,10 @@ def test_a_usage_error_exits_with_2() -> None:
 def test_every_group_and_number_of_the_config_is_checked() -> None:
     checked = {key for key, _, _ in REFUSED}
     unchecked = {
+        "model.rope_scaling",  # a part, which has checks of its own
         "model.tie_embeddings",  # booleans
+        "model.qkv_bias",
+        "model.qk_norm",
         "resume",
         "plan",
         "prompt.text",

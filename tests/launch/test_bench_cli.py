@@ -19,7 +19,7 @@ import pytest
 import torch
 import yaml
 
-from runners.harness.config.conversion import flatten
+from runners.harness.config.nested import flatten
 from runners.harness.config.schema import BenchConfig
 from runners.harness.measure import gate, subject
 from runners.harness.measure.result import CellResult

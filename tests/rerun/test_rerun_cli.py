@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from runners.harness.config import paths, words
+from runners.harness.config import paths
+from runners.harness.config import presets as config_presets
 from runners.harness.config.schema import BenchConfig, RerunConfig, TrackingConfig
 from runners.harness.errors import UsageError
 from runners.harness.launch import app
@@ -442,7 +443,7 @@ def test_ctrl_c_leaves_what_was_done_and_no_run_open(
 def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of conf/ that is used in the place of it."""
     folder = shutil.copytree(ROOT / "conf", tmp_path / "conf")
-    for module in (app, words, paths):
+    for module in (app, config_presets, paths):
         monkeypatch.setattr(module, "conf_dir", lambda: folder)
     return folder
 

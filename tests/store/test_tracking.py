@@ -20,7 +20,8 @@ from omegaconf import OmegaConf
 from runners import bench as bench_module
 from runners import tables as tables_module
 from runners.harness.config import conversion, paths
-from runners.harness.config.conversion import flatten, from_dict, to_dict
+from runners.harness.config.conversion import from_dict, to_dict
+from runners.harness.config.nested import flatten
 from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.measure.result import CellResult
 from runners.harness.store import disk

@@ -378,7 +378,7 @@ def test_a_character_that_the_output_cannot_hold_is_no_crash(
         (["prompt.file=no/such"], 2, "/no/such: cannot be read"),
         (["batch=4"], 2, "race: "),
         (["device.kind=mps"], 1, "race failed: "),
-        (["model.context_length=8"], 2, "model.context_length is 16 in it and 8 here"),
+        (["model.context_length=17"], 2, "has 16; leave model.context_length out, or give at most"),
     ],
 )
 def test_what_is_wrong_is_one_line(

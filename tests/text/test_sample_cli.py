@@ -255,7 +255,7 @@ def test_a_reader_that_went_away_leaves_no_cell_running(
 WRONG = {
     "a bad line": ("prompt.jsonl=FOLDER/bad.jsonl", "bad.jsonl: line 3 is not JSON"),
     "hydra's own": ("prompt.text='${x}'", "prompt.file=PATH"),
-    "another model": ("model.n_layers=3", "model.n_layers is 6 in it and 3 here"),
+    "another model": ("model.n_layers=3", "model.n_layers=3: checkpoint=holmes has 6; leave"),
     "empty stop": ("stop=''", "stop= is empty"),
 }
 

@@ -24,6 +24,7 @@ from tinygpt.checkpoint import (
 )
 from tinygpt.config import PRECISION_KINDS, ModelConfig, PrecisionConfig
 from tinygpt.model import GPT
+from tinygpt.weights import hf_config
 
 SMALL = ModelConfig(
     vocab_size=300,
@@ -70,7 +71,7 @@ def test_a_saved_model_is_the_same_model(config: ModelConfig, tmp_path: Path) ->
     assert torch.equal(loaded(ids), model(ids))
     assert not loaded.training
     written = json.loads((tmp_path / "new" / "folder" / "config.json").read_text(encoding="utf-8"))
-    assert ModelConfig.from_llama(written) == config
+    assert hf_config.read(written) == config
 
 
 def test_bf16_is_kept_in_the_file_and_read_as_fp32(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_c4_a_pickle_is_never_executed(name: str, tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     bomb = pickle.dumps({"model.embed_tokens.weight": Bomb(proof)})
     (tmp_path / name).write_bytes(bomb)
-    with pytest.raises(ValueError, match=r"model\.safetensors: ") as raised:
+    with pytest.raises(ValueError, match=r"model\.safetensors") as raised:
         load_model(tmp_path, SMALL)
     one_line(raised)
     assert not proof.exists()

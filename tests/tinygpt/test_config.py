@@ -15,6 +15,7 @@ from tinygpt.config import (
     PrecisionConfig,
     SamplerConfig,
 )
+from tinygpt.weights import hf_config
 
 NAN, INF = float("nan"), float("inf")
 
@@ -82,52 +83,55 @@ SHAPES = [
 
 @pytest.mark.parametrize("config", SHAPES)
 def test_llama_and_back_is_the_same_config(config: ModelConfig) -> None:
-    assert ModelConfig.from_llama(json.loads(json.dumps(config.to_llama()))) == config
+    assert hf_config.read(json.loads(json.dumps(hf_config.write(config)))) == config
 
 
 @pytest.mark.parametrize("config", SHAPES)
 def test_reads_what_transformers_writes(config: ModelConfig, tmp_path: Path) -> None:
-    LlamaConfig(**config.to_llama()).save_pretrained(tmp_path)
+    LlamaConfig(**hf_config.write(config)).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert ModelConfig.from_llama(written) == config
+    assert hf_config.read(written) == config
 
 
 def test_reads_the_older_form() -> None:
-    older = ModelConfig(rope_base=500.0).to_llama() | {"rope_scaling": None, "rope_theta": 500.0}
+    older = hf_config.write(ModelConfig(rope_base=500.0)) | {
+        "rope_scaling": None,
+        "rope_theta": 500.0,
+    }
     for key in ("rope_parameters", "num_key_value_heads", "head_dim"):
         del older[key]
-    assert ModelConfig.from_llama(older) == ModelConfig(rope_base=500.0)
+    assert hf_config.read(older) == ModelConfig(rope_base=500.0)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "gpt2"}, "model_type=gpt2: only model_type=llama"),
+        ({"model_type": "gpt2"}, "model_type=gpt2: is not supported"),
         ({"attention_bias": True}, "attention_bias=True"),
         ({"mlp_bias": True}, "mlp_bias=True"),
         ({"hidden_act": "gelu"}, "hidden_act=gelu"),
-        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_type=llama3"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "rope_type=linear"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor: missing"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "factor: missing"),
         ({"num_key_value_heads": 3}, "n_kv_heads=3"),
     ],
 )
 def test_a_model_of_another_shape_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        ModelConfig.from_llama(ModelConfig().to_llama() | change)
+        hf_config.read(hf_config.write(ModelConfig()) | change)
 
 
 def test_a_config_json_without_a_size_is_refused() -> None:
     """The post's sizes are no answer to what somebody else's file leaves out."""
-    config = ModelConfig().to_llama()
+    config = hf_config.write(ModelConfig())
     del config["intermediate_size"]
     with pytest.raises(ValueError, match="intermediate_size"):
-        ModelConfig.from_llama(config)
+        hf_config.read(config)
 
 
 @pytest.mark.parametrize("key", ["head_dim", "num_key_value_heads"])
 def test_null_means_not_given(key: str) -> None:
-    config = ModelConfig().to_llama() | {key: None}
-    assert ModelConfig.from_llama(config) == ModelConfig()
+    config = hf_config.write(ModelConfig()) | {key: None}
+    assert hf_config.read(config) == ModelConfig()
 
 
 @pytest.mark.parametrize("config", SHAPES)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tinygpt.cache import make_cache
 from tinygpt.checkpoint import random_model
-from tinygpt.config import CacheConfig, ModelConfig
+from tinygpt.config import CacheConfig, ModelConfig, Rope
 from tinygpt.rope import rope_table, rotate
 
 
 def test_angles_of_position_one() -> None:
-    cos, sin = rope_table(2, 4, 10_000.0, "cpu")
+    cos, sin = rope_table(2, Rope(4, 10_000.0), "cpu")
     assert cos[0].tolist() == [1, 1, 1, 1]
     assert sin[0].tolist() == [0, 0, 0, 0]
     pair = [math.cos(1), math.cos(0.01)]
@@ -32,7 +32,7 @@ def test_a_quarter_turn_pairs_the_halves() -> None:
 
 def test_position_zero_changes_nothing() -> None:
     x = torch.randn(2, 3, 1, 32)
-    cos, sin = rope_table(8, 32, 10_000.0, "cpu")
+    cos, sin = rope_table(8, Rope(32, 10_000.0), "cpu")
     assert torch.equal(rotate(x, cos[:1], sin[:1]), x)
 
 
@@ -45,7 +45,7 @@ def test_it_is_a_complex_multiplication(head_dim: int, base: float) -> None:
     )
     pairs = torch.complex(x[:, :half].double(), x[:, half:].double())
     wanted = pairs * torch.polar(torch.ones_like(angles), angles)
-    got = rotate(x, *rope_table(positions, head_dim, base, "cpu"))
+    got = rotate(x, *rope_table(positions, Rope(head_dim, base), "cpu"))
     # 1,279 radians in fp32 are exact to 6e-5
     torch.testing.assert_close(
         got.double(), torch.cat([wanted.real, wanted.imag], dim=-1), atol=5e-4, rtol=0
@@ -57,7 +57,7 @@ def test_it_is_a_complex_multiplication(head_dim: int, base: float) -> None:
 def test_scores_depend_on_the_distance_only(q_at: int, k_at: int, shift: int) -> None:
     generator = torch.Generator().manual_seed(q_at)
     q, k = torch.randn(2, 1, 32, generator=generator)
-    cos, sin = rope_table(1001, 32, 10_000.0, "cpu")
+    cos, sin = rope_table(1001, Rope(32, 10_000.0), "cpu")
 
     def score(q_at: int, k_at: int) -> float:
         q_row, k_row = slice(q_at, q_at + 1), slice(k_at, k_at + 1)
@@ -90,7 +90,7 @@ def test_k3_bf16_tells_position_256_from_257(kind: str) -> None:
 
 
 def test_the_table_is_built_once() -> None:
-    assert rope_table(77, 8, 123.0, "cpu")[0] is rope_table(77, 8, 123.0, "cpu")[0]
+    assert rope_table(77, Rope(8, 123.0), "cpu")[0] is rope_table(77, Rope(8, 123.0), "cpu")[0]
 
 
 def test_a_table_first_needed_for_inference_serves_training_too() -> None:

@@ -13,8 +13,9 @@ from runners.harness.train import corpus
 from runners.harness.train.trainer import Batches, first_weights
 from tests.small_text import MODEL, text
 from tinygpt.checkpoint import load_model, save_model
-from tinygpt.config import ModelConfig, PrecisionConfig
+from tinygpt.config import PrecisionConfig
 from tinygpt.tokenizer import Tokenizer
+from tinygpt.weights import hf_config
 
 
 def corpus_config(path: Path, held_out: float = 0.05, **model: Any) -> TrainConfig:
@@ -117,5 +118,5 @@ def test_a_checkpoint_in_bf16_is_the_rounded_model(tmp_path: Path) -> None:
     assert torch.equal(loaded.emb.weight, model.emb.weight.bfloat16().float())
     written = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert (written["torch_dtype"], written["eos_token_id"]) == ("bfloat16", 299)
-    assert ModelConfig.from_llama(written) == MODEL
+    assert hf_config.read(written) == MODEL
     assert Tokenizer.load(tmp_path / "tokenizer.json").sha256 == tokenizer.sha256

@@ -1,12 +1,10 @@
 """Checks what a run needs from the file system before it starts: prompts, checkpoint, tokenizer."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
-from runners.harness.config.paths import find_checkpoint
+from runners.harness.config import checkpoints
 from runners.harness.config.schema import (
     BenchConfig,
     RaceConfig,
@@ -14,11 +12,9 @@ from runners.harness.config.schema import (
     SampleConfig,
     VerifyConfig,
 )
-from runners.harness.config.text_files import read_utf8
 from runners.harness.errors import UsageError
 from tinygpt.config import ModelConfig
-from tinygpt.tokenizer import Tokenizer
-from tinygpt.weights import check_file
+from tinygpt.hf_tokenizer import AnyTokenizer, HFTokenizer
 
 
 @contextmanager
@@ -54,18 +50,24 @@ def check_text(config: SampleConfig | VerifyConfig | RaceConfig) -> None:
             prompt_ids(text, tokenizer, config.model)
 
 
-def read_tokenizer(config: RunConfig) -> Tokenizer | None:
+def read_tokenizer(config: RunConfig) -> AnyTokenizer | None:
     """The tokenizer of the checkpoint; None if it has none.
 
     If the model has more ids than the tokenizer, these ids decode to nothing.
     """
     if config.checkpoint == "none":
         return None
-    path = find_checkpoint(config.checkpoint, config.tracking.dir) / "tokenizer.json"
-    return Tokenizer.load(path).padded(config.model.vocab_size) if path.exists() else None
+    found = checkpoints.tokenizer_of(checkpoints.opened(config.checkpoint, config.tracking.dir))
+    size = config.model.vocab_size
+    if found and isinstance(found, HFTokenizer) and found.vocab_size > size:
+        raise ValueError(
+            f"checkpoint={config.checkpoint}: its tokenizer has {found.vocab_size} entries and the "
+            f"model {size}; put the model's own tokenizer beside it"
+        )
+    return found.padded(size) if found else None
 
 
-def prompt_ids(text: str, tokenizer: Tokenizer | None, model: ModelConfig) -> list[int]:
+def prompt_ids(text: str, tokenizer: AnyTokenizer | None, model: ModelConfig) -> list[int]:
     """The ids of a text. Raises ValueError if one is outside the model's vocabulary.
 
     Without a tokenizer the ids are the bytes of the text, as in all vocabularies of tinygpt.
@@ -81,30 +83,10 @@ def prompt_ids(text: str, tokenizer: Tokenizer | None, model: ModelConfig) -> li
 
 
 def check_checkpoint(config: RunConfig) -> Path:
-    """The folder of the checkpoint. Raises ValueError if its weights are not those of
+    """The path of the checkpoint. Raises ValueError if its weights are not those of
     ``config.model``.
     """
-    folder = find_checkpoint(config.checkpoint, config.tracking.dir)
-    path = folder / "config.json"
-    if not (folder / "model.safetensors").is_file():
-        raise ValueError(
-            f"checkpoint={config.checkpoint}: {folder} has no model.safetensors; a checkpoint is a "
-            "folder with config.json and model.safetensors"
-        )
-    try:
-        found = ModelConfig.from_llama(json.loads(read_utf8("config.json", str(path))))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not the config of a Llama-shaped model ({error})") from None
-    ours, theirs = asdict(config.model), asdict(found)
-    differences = [
-        f"model.{key} is {theirs[key]} in it and {ours[key]} here"
-        for key in ours
-        if ours[key] != theirs[key]
-    ]
-    if differences:
-        raise ValueError(
-            f"checkpoint={config.checkpoint}: {'; '.join(differences)}; choose the model it was "
-            "made with (model=NAME or model.KEY=VALUE)"
-        )
-    check_file(folder / "model.safetensors", config.model)
-    return folder
+    checkpoint = checkpoints.opened(config.checkpoint, config.tracking.dir)
+    checkpoints.require_same(config.checkpoint, checkpoint, config.model)
+    checkpoint.check()
+    return checkpoint.path

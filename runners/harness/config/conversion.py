@@ -10,6 +10,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
@@ -20,8 +21,9 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from runners.harness.config import grammar
+from runners.harness.config import checkpoints, grammar
 from runners.harness.config.grammar import hint
+from runners.harness.config.nested import flatten, without_added
 from runners.harness.config.paths import (
     absolute,
     conf_dir,
@@ -62,9 +64,21 @@ def to_config(cfg: DictConfig, schema: type[C]) -> C:
         own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
         values = OmegaConf.to_container(own, resolve=True)
         assert isinstance(values, dict)
-        return from_dict(values, schema)
+        plain = {str(key): value for key, value in values.items()}
+        if plain.get("checkpoint", "none") != "none" and "model" in plain:
+            plain["model"] = checkpoints.decided(plain, _typed(cfg))
+        return from_dict(plain, schema)
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _typed(cfg: DictConfig) -> list[str]:
+    """The words of the command that ``cfg`` was composed from; none where that is not known."""
+    if "hydra" in cfg:
+        return list(cfg.hydra.overrides.task)
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
 def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
@@ -233,15 +247,5 @@ def to_dict(config: Any) -> dict[str, Any]:
 def digest(config: Any) -> str:
     """A digest of what a config asks for; it does not depend on where or how often it is run."""
     asked = {key: value for key, value in to_dict(config).items() if key not in CHANGES_NOTHING}
+    asked |= {"model": without_added(asked["model"])} if "model" in asked else {}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

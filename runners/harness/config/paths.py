@@ -42,14 +42,15 @@ def absolute(path: str) -> Path:
 def settled(path: str, holds: str = "") -> str:
     """A path as a config stores it: absolute, so that it is found from every folder.
 
-    With ``holds`` the key also takes a name: a single word stays a name unless it is a folder that
-    has the file ``holds``. Raises ValueError for an empty path.
+    With ``holds`` the key also takes a name: a single word stays a name unless it is a file, or a
+    folder that has the file ``holds``. Raises ValueError for an empty path.
     """
     if not path:
         raise ValueError("it is empty; give a path")
     if holds and re.fullmatch(r"[\w.-]+", path):
-        is_name = path == "none" or not (absolute(path) / holds).is_file()
-        return path if is_name else str(absolute(path))
+        found = absolute(path)
+        is_name = path == "none" or not (found.is_file() or (found / holds).is_file())
+        return path if is_name else str(found)
     return str(absolute(path))
 
 
@@ -82,12 +83,13 @@ def checkpoint_dirs(tracking_dir: str) -> list[Path]:
 
 
 def find_checkpoint(name: str, tracking_dir: str) -> Path:
-    """The folder of the checkpoint ``name``, which is a path or a name.
+    """The folder or file of the checkpoint ``name``, which is a path or a name.
 
     Raises ValueError, with the names that exist, if there is none.
     """
-    if (absolute(name) / "config.json").is_file():
-        return absolute(name)
+    path = absolute(name)
+    if path.is_file() or (path / "config.json").is_file():
+        return path
     if re.fullmatch(r"[\w.-]+", name):
         for folder in checkpoint_dirs(tracking_dir):
             if (folder / name / "config.json").is_file():
@@ -99,5 +101,6 @@ def find_checkpoint(name: str, tracking_dir: str) -> Path:
     )
     raise ValueError(
         f"checkpoint={name}: no such checkpoint; give none, a folder with config.json and "
-        f"model.safetensors, or one of: {', '.join(known) or '(none are here by name)'}"
+        "model.safetensors, a .gguf file, or one of: "
+        f"{', '.join(known) or '(none are here by name)'}"
     )

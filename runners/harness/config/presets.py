@@ -61,3 +61,10 @@ def misplaced(entry: str, schema: type, arguments: Sequence[str]) -> str:
                     f"which {entry} does not have; {entry} takes {', '.join(own) or 'none of them'}"
                 )
     return ""
+
+
+def option_values(group: str, option: str) -> dict[str, Any]:
+    """The values that conf/GROUP/OPTION.yaml sets."""
+    values = OmegaConf.to_container(OmegaConf.load(conf_dir() / group / f"{option}.yaml"))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}

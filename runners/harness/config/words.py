@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runners.harness.config import grammar
 from runners.harness.config.conversion import CONFIG_ERRORS, one_line
-from runners.harness.config.paths import conf_dir
 from runners.harness.errors import UsageError
 
 
@@ -40,13 +39,6 @@ def parse_words(words: Sequence[str]) -> list[Word]:
                 "use runners.bench -m"
             )
     return [Word(override.key_or_group, override.value()) for override in parsed]
-
-
-def option_values(group: str, option: str) -> dict[str, Any]:
-    """The values that conf/GROUP/OPTION.yaml sets."""
-    values = OmegaConf.to_container(OmegaConf.load(conf_dir() / group / f"{option}.yaml"))
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
 
 
 def composed_today(name: str, words: Sequence[str]) -> DictConfig:

@@ -9,8 +9,8 @@ from hydra.types import RunMode
 from runners.harness.store.disk import Place
 
 
-def of_job() -> Place:
-    """The place of the job that Hydra is running."""
+def of_job(config: Any = None) -> Place:
+    """The place of the job that Hydra is running, which has the typed ``config``."""
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     overrides = list(hydra.overrides.task)
@@ -20,9 +20,15 @@ def of_job() -> Place:
         cell=f"{folder.parent.name}-{folder.name}" if swept else folder.name,
         sweep=folder.parent.name if swept else None,
         number=int(hydra.job.num) if swept else 0,
-        choices=_choices(hydra.runtime.choices, overrides),
+        choices=_choices(hydra.runtime.choices, overrides) | _model(config),
         overrides=overrides,
     )
+
+
+def _model(config: Any) -> dict[str, str]:
+    """The name of a checkpoint, which stands in the place of an option of the group ``model``."""
+    name = getattr(config, "checkpoint", "none")
+    return {} if name == "none" else {"model": Path(name).name}
 
 
 def _choices(options: Any, overrides: list[str]) -> dict[str, str]:

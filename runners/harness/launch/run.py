@@ -58,7 +58,7 @@ def run_job(
             return kept
     run = run or resolve_name(kind.run)
     show = show or (resolve_name(kind.show) if kind.show else _show_nothing)
-    store, place = open_store(config.tracking), place or places.of_job()
+    store, place = open_store(config.tracking), place or places.of_job(config)
     report, delivery = CellProgress(place), None
     try:
         with subject.threads(config.device, []):

@@ -19,17 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 """The checkout, or the folder that the installed packages are in."""
 PACKAGES = (
     *("torch", "mlflow", "regex", "hydra-core", "omegaconf", "pandas", "numpy", "scipy"),
-    *(
-        "safetensors",
-        "psutil",
-        "rich",
-        "filelock",
-        "matplotlib",
-        "pyyaml",
-        "nvidia-ml-py",
-        "pydantic",
-    ),
-    "jinja2",
+    *("safetensors", "psutil", "rich", "filelock", "matplotlib", "pyyaml", "nvidia-ml-py"),
+    *("pydantic", "jinja2", "tokenizers"),
 )
 _SOURCES = ("tinygpt", "runners")
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")

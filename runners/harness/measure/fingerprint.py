@@ -12,12 +12,12 @@ from runners.harness.machine import environment
 from tinygpt.cache import CACHES
 from tinygpt.checkpoint import weights_sha256
 from tinygpt.config import CacheConfig
+from tinygpt.hf_tokenizer import AnyTokenizer
 from tinygpt.model import GPT
-from tinygpt.tokenizer import Tokenizer
 
 
 def tags(
-    config: RunConfig, model: GPT, prompts: list[list[int]], tokenizer: Tokenizer | None = None
+    config: RunConfig, model: GPT, prompts: list[list[int]], tokenizer: AnyTokenizer | None = None
 ) -> dict[str, str]:
     """The tags of a cell that runs ``model`` on the ids ``prompts`` with the threads set now."""
     facts = environment.collect()

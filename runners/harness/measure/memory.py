@@ -77,8 +77,9 @@ def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
 def made_weights_bytes(config: RunConfig) -> int:
     """Host bytes while weights are made or read: all in fp32, and draws for the largest matrix."""
     widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
-    drawn = 3 * widest if config.checkpoint == "none" else 0
-    return 4 * (config.model.n_parameters + drawn)
+    if config.checkpoint == "none":
+        return 4 * (config.model.n_parameters + 3 * widest)
+    return config.precision.bytes_per_value * config.model.n_parameters + 8 * widest
 
 
 def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: int) -> int:

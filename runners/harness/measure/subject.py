@@ -19,14 +19,14 @@ from runners.harness.config.schema import (
 from runners.harness.config.text_files import BYTE_ORDER_MARK
 from runners.harness.machine import system
 from runners.harness.measure import fingerprint, timing
-from tinygpt.checkpoint import cast, load_model, random_model
+from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, SamplerConfig
 from tinygpt.engines import Engine, make_engine, toolchain
 from tinygpt.generation import OnToken
+from tinygpt.hf_tokenizer import AnyTokenizer
 from tinygpt.model import GPT
 from tinygpt.sampling import Sampler, make_sampler
 from tinygpt.seeds import row_seed
-from tinygpt.tokenizer import Tokenizer
 
 PromptedConfig = BenchConfig | SampleConfig | VerifyConfig | RaceConfig
 """A config of a run that starts from prompts."""
@@ -73,11 +73,12 @@ def make_model(config: RunConfig, device: torch.device) -> GPT:
     if config.checkpoint == "none":
         model = random_model(config.model, config.seed)
     else:
-        model = load_model(find_checkpoint(config.checkpoint, config.tracking.dir), config.model)
+        path = find_checkpoint(config.checkpoint, config.tracking.dir)
+        model = load_model(path, config.model, DTYPES[config.precision.kind])
     return cast(model, config.precision, device)
 
 
-def make_tokenizer(config: RunConfig, notes: list[str]) -> Tokenizer | None:
+def make_tokenizer(config: RunConfig, notes: list[str]) -> AnyTokenizer | None:
     """The checkpoint's tokenizer; None if it has none."""
     tokenizer = read_tokenizer(config)
     if tokenizer and tokenizer.vocab_size < config.model.vocab_size:
@@ -89,7 +90,7 @@ def make_tokenizer(config: RunConfig, notes: list[str]) -> Tokenizer | None:
 
 
 def make_prompts(
-    config: PromptedConfig, tokenizer: Tokenizer | None, notes: list[str]
+    config: PromptedConfig, tokenizer: AnyTokenizer | None, notes: list[str]
 ) -> list[Tensor]:
     """Prompt ids, cut to the window: (1, P) for each text. A benchmark has (B, P), with its text in
     every row, or random ids. Raises what ``checks.prompt_ids`` raises.
@@ -114,7 +115,9 @@ def _random_row(config: BenchConfig, row: int) -> Tensor:
     return torch.randint(config.model.vocab_size, size, generator=generator)
 
 
-def _encode(text: str, tokenizer: Tokenizer | None, model: ModelConfig, notes: list[str]) -> Tensor:
+def _encode(
+    text: str, tokenizer: AnyTokenizer | None, model: ModelConfig, notes: list[str]
+) -> Tensor:
     if text.startswith(BYTE_ORDER_MARK):
         notes.append("the prompt begins with a byte-order mark, which is fed as it stands there")
     return _cut(torch.tensor([prompt_ids(text, tokenizer, model)]), model, notes)

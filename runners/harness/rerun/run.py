@@ -16,11 +16,11 @@ import torch
 from runners.harness.config.conversion import (
     CONFIG_ERRORS,
     before_anything_runs,
-    flatten,
     one_line,
     to_config,
     to_dict,
 )
+from runners.harness.config.nested import flatten
 from runners.harness.config.paths import absolute
 from runners.harness.config.schema import RerunConfig
 from runners.harness.config.words import composed_today
@@ -148,7 +148,7 @@ def _changed_since(old: Original, again: ChangedConfig) -> list[str]:
         f"{value}"
         for key, value in again.filled.items()
     ]
-    lines += _presets(old)
+    lines += _presets(old, again.config.tracking.dir)
     if old.environment:
         found = changes.differences(old.environment, environment.collect())
         lines += [difference.line for difference in found]
@@ -164,7 +164,7 @@ def _changed_since(old: Original, again: ChangedConfig) -> list[str]:
     return lines
 
 
-def _presets(old: Original) -> list[str]:
+def _presets(old: Original, tracking_dir: str) -> list[str]:
     """What today's conf/ makes of the old command that it did not make then."""
     told = old.overrides
     if told is None or (old.record and old.record.rerun_of):
@@ -172,6 +172,9 @@ def _presets(old: Original) -> list[str]:
     words = [word for word in told if not word.startswith(("hydra", "tracking."))]
     try:
         composed = composed_today(old.kind, words)
+        composed.tracking.dir = tracking_dir  # where a checkpoint is looked up by its name
+        if any(word.startswith("checkpoint=") for word in words):
+            composed.checkpoint = old.config["checkpoint"]  # whose path may have been relative
         today = flatten(to_dict(to_config(composed, KINDS[old.kind].schema)))
     except UsageError as error:
         return [f"presets: its command cannot be composed today: {error}"]

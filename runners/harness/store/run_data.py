@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import yaml
 
-from runners.harness.config.conversion import flatten
+from runners.harness.config.nested import flatten
 from runners.harness.machine import environment
 from runners.harness.machine.processes import Owner
 from runners.harness.store.records import CellRecord, SweepRecord, read_json

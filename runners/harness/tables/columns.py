@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from runners.harness.config.nested import without_added
 from runners.harness.terminal import three_digits
 
 APPROXIMATE = " (approximate)"
@@ -77,7 +78,7 @@ def _part(group: str) -> Source:
 
     def read(data: Any) -> str:
         own = {key: value for key, value in data.params.items() if key.startswith(f"{group}.")}
-        return json.dumps(own, sort_keys=True)
+        return json.dumps(without_added(own, "model."), sort_keys=True)
 
     return read
 

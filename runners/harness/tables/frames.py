@@ -18,8 +18,9 @@ import pandas as pd
 
 from runners.harness import stats
 from runners.harness.config import filters
-from runners.harness.config.conversion import flatten, to_dict
+from runners.harness.config.conversion import to_dict
 from runners.harness.config.grammar import text_keys
+from runners.harness.config.nested import flatten
 from runners.harness.config.paths import config_groups, results_dir
 from runners.harness.config.schema import BenchConfig, TrackingConfig
 from runners.harness.store.find import find_part

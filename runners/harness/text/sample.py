@@ -17,8 +17,8 @@ from runners.harness.text import figures as text_figures
 from runners.harness.text.screen import Screen
 from runners.harness.text.stream import TextStream
 from tinygpt.engines import Engine
+from tinygpt.hf_tokenizer import AnyTokenizer
 from tinygpt.sampling import Sampler
-from tinygpt.tokenizer import Tokenizer
 
 Show = Callable[[str, str], None]
 """Called with (prompt, "") first, then with ("", piece) for each piece of the text after it."""
@@ -60,7 +60,7 @@ class _Writer:
     """Writes one text: draws, decodes, stops."""
 
     def __init__(
-        self, config: SampleConfig, engine: Engine, sampler: Sampler, tokenizer: Tokenizer
+        self, config: SampleConfig, engine: Engine, sampler: Sampler, tokenizer: AnyTokenizer
     ) -> None:
         self._config, self._engine, self._sampler = config, engine, sampler
         self._tokenizer, self._stream = tokenizer, TextStream(tokenizer, config.stop)

@@ -2,7 +2,7 @@
 
 import codecs
 
-from tinygpt.tokenizer import Tokenizer
+from tinygpt.hf_tokenizer import AnyTokenizer
 
 
 class TextStream:
@@ -10,7 +10,7 @@ class TextStream:
     beginning of the stop string is shown once it is known not to be.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: str | None) -> None:
+    def __init__(self, tokenizer: AnyTokenizer, stop: str | None) -> None:
         self.text = ""
         """The text so far, without the stop string and what came after it."""
         self.stopped = False

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runners.harness.config.conversion import flatten
+from runners.harness.config.nested import flatten
 from runners.harness.config.paths import absolute
 from runners.harness.config.schema import TrainConfig
 from runners.harness.train.inputs import why_not_published

@@ -119,7 +119,7 @@ class SharedWeights(nn.Module):
         return [self.get_buffer(name) for name in self.matrices() if self.form == "tiles"]
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """``x`` (B, M) times the matrix ``name``, (B, N) in fp32."""
+        """``x`` (B, M) times the matrix ``name``, (B, N) in fp32, without a bias."""
         if self.form == "packed":
             y = times_packed(x, self.get_buffer(f"{name}_packed"))[:, : self.shapes[name][0]]
         elif self.form == "rows":
@@ -173,9 +173,18 @@ class DecodeStep(SharedWeights):
         self, layer: int, x: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, n: int
     ) -> Tensor:
         H, K, D = self.config.n_heads, self.config.n_kv_heads, self.config.head_dim
-        heads = self.linear(f"blocks_{layer}_attn_qkv_weight", x).view(-1, H + 2 * K, D)
+        block = f"blocks_{layer}_attn"
+        heads = self.linear(f"{block}_qkv_weight", x)
+        if self.config.qkv_bias:
+            heads = heads + self.get_buffer(f"{block}_qkv_bias").float()
+        heads = heads.view(-1, H + 2 * K, D)
         qk, v = heads[:, : H + K], heads[:, H + K :]
-        qk = qk * cos + qk.roll(D // 2, dims=-1) * sin
+        if self.config.qk_norm:
+            q, k = stored(qk[:, :H].contiguous()), stored(qk[:, H:].contiguous())
+            q, k = self._norm(f"{block}_q_norm_weight", q), self._norm(f"{block}_k_norm_weight", k)
+            qk = torch.cat([q, k], dim=1)
+        if self.config.rotates(layer):
+            qk = qk * cos + qk.roll(D // 2, dims=-1) * sin
         q, k = stored(qk[:, :H].reshape(-1, K, H // K, 1, D) * D**-0.5), qk[:, H:]
         keys, values = getattr(self, f"k{layer}"), getattr(self, f"v{layer}")
         keys.index_copy_(2, slot, k[:, :, None].to(keys.dtype))
@@ -183,7 +192,7 @@ class DecodeStep(SharedWeights):
         seen, held = keys[:, :, None, :n].float(), values[:, :, None, :n].float()
         shares = (q * seen).sum(-1).softmax(-1)  # (B, K, H / K, n); sums fuse, a matmul would not
         y = (shares[..., None] * held).sum(-2)
-        return self.linear(f"blocks_{layer}_attn_out_weight", stored(y.reshape(-1, H * D)))
+        return self.linear(f"{block}_out_weight", stored(y.reshape(-1, H * D)))
 
 
 class WindowPass(nn.Module):
