@@ -63,6 +63,8 @@ class HFTokenizer:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self._names = {token_id: name for name, token_id in vocabulary.items()}
         self.vocab_size = self.n_ids = max(self._names) + 1
+        self.end_ids = frozenset[int]()
+        """Tokens at which a text ends."""
         self.sha256 = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
     @classmethod
@@ -116,6 +118,12 @@ class HFTokenizer:
         wider = copy(self)
         wider.n_ids = max(n_ids, self.vocab_size)
         return wider
+
+    def ending_at(self, ids: Iterable[int]) -> Self:
+        """The same tokenizer, with the tokens ``ids`` at which a text ends."""
+        other = copy(self)
+        other.end_ids = frozenset(ids)
+        return other
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes that the ids stand for. Raises ValueError for an id outside the vocabulary."""

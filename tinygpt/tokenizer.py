@@ -36,6 +36,9 @@ Merge = tuple[int, int]
 class Tokenizer:
     """A vocabulary and its merges, made by ``train`` or ``load``; it never changes."""
 
+    end_ids: frozenset[int] = frozenset()
+    """None: a text ends before the string ``<|endoftext|>``."""
+
     def __init__(self, merges: Sequence[Merge], regex_version: str = regex.__version__) -> None:
         """Make a tokenizer from pairs of ids in the order learnt.
 

@@ -1,6 +1,7 @@
 """The checkpoint decides the model: a Hugging Face folder or a GGUF file is one option away."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,31 @@ def test_a_rerun_takes_the_stored_model(file: Path, entry: Entry, results: Path)
     ended = entry("rerun", results, "run=latest", "strict=true")
     assert ended.status == 0, ended.err
     assert "tokens identical" in ended.out
+
+
+def test_a_text_ends_at_the_end_tokens_of_the_checkpoint(
+    folder: Path, entry: Entry, results: Path, tmp_path: Path
+) -> None:
+    def written(path: Path, *words: str) -> dict[str, Any]:
+        before = set(results.glob("cells/*"))
+        given = (f"checkpoint={path}", "prompt.text=the", "sampler=greedy", "length.new_tokens=6")
+        ended = entry("sample", results, *given, "device.threads=1", *words)
+        assert ended.status == 0, ended.err
+        (cell,) = set(results.glob("cells/*")) - before
+        row: dict[str, Any] = json.loads((cell / "generations.jsonl").read_text(encoding="utf-8"))
+        return row
+
+    whole = written(folder)["new_ids"]
+    assert len(whole) == 6
+    other = shutil.copytree(folder, tmp_path / "other")
+    for name, ids in (("config.json", whole[3]), ("generation_config.json", [whole[3], 399])):
+        path = other / name
+        facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        path.write_text(json.dumps(facts | {"eos_token_id": ids}), encoding="utf-8")
+        row = written(other)
+        assert (row["new_ids"], row["stopped"]) == (whole[: whole.index(whole[3]) + 1], True)
+    assert written(other, "stop=null")["new_ids"] == whole
+    assert written(other, "stop=nowhere")["new_ids"] == whole
 
 
 @pytest.mark.parametrize("cut", [0, 100, -100])

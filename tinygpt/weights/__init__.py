@@ -38,6 +38,11 @@ class Checkpoint(Protocol):
         """
         ...
 
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens at which a text ends."""
+        ...
+
     def tokenizer_metadata(self) -> dict[str, Any] | None:
         """The tokenizer as metadata of the file; None if a tokenizer.json stands beside it."""
         ...

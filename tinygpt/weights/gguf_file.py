@@ -123,6 +123,7 @@ class GGUFFile:
             f"{name}.attention.sliding_window={window}: only full attention is supported",
         )
         heads, width = size("attention.head_count"), size("embedding_length")
+        require(heads > 0, f"{name}.attention.head_count={heads}: must be at least 1")
         head_dim = size("attention.key_length", width // heads)
         for key in ("attention.value_length", "rope.dimension_count"):
             other = size(key, head_dim)
@@ -207,6 +208,13 @@ class GGUFFile:
             f"{self.path}: has weights in {', '.join(sorted(unread))}; only {', '.join(TYPES)} are "
             "read",
         )
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The end tokens that the metadata names."""
+        keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+        found = (self.value(f"tokenizer.ggml.{key}") for key in keys)
+        return tuple(token_id for token_id in found if token_id is not None)
 
     def tokenizer_metadata(self) -> dict[str, Any]:
         """What the file says of its tokenizer, by keys without ``tokenizer.ggml.``."""

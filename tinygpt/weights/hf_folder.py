@@ -105,6 +105,18 @@ class HFFolder:
             found |= shapes
         require_shapes(model or self.model, found, self.weights_path)
 
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The end tokens that config.json and generation_config.json name."""
+        ids: list[int] = []
+        for name in ("config.json", "generation_config.json"):
+            try:
+                told = json.loads((self.path / name).read_text(encoding="utf-8"))["eos_token_id"]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            ids += [n for n in (told if isinstance(told, list) else [told]) if type(n) is int]
+        return tuple(dict.fromkeys(ids))
+
     def tokenizer_metadata(self) -> None:
         """None: the tokenizer is in a file of its own."""
         return

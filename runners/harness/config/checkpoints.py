@@ -86,8 +86,10 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | HFTokenizer | None:
     """
     metadata = checkpoint.tokenizer_metadata()
     if metadata is not None:
-        return HFTokenizer.from_gguf(metadata, checkpoint.path)
+        return HFTokenizer.from_gguf(metadata, checkpoint.path).ending_at(checkpoint.end_ids)
     path = checkpoint.path / "tokenizer.json"
     if not path.exists():
         return None
-    return Tokenizer.load(path) if Tokenizer.wrote(path) else HFTokenizer.load(path)
+    if Tokenizer.wrote(path):
+        return Tokenizer.load(path)
+    return HFTokenizer.load(path).ending_at(checkpoint.end_ids)

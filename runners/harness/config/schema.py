@@ -164,7 +164,8 @@ class RunConfig:
     seed: int = 1
     """Seed of random weights, random prompts and sampling."""
     checkpoint: str = field(default="none", metadata=CHECKPOINT)
-    """``none`` for seeded random weights; a name (holmes), a training run's id, or a folder."""
+    """``none`` for seeded random weights; or a name (holmes), a training run's id, a folder or a
+    .gguf file, which decides the model."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, f"seed={self.seed}: must be from 0 to 2**63 - 1")
@@ -232,9 +233,10 @@ class SampleConfig(RunConfig):
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: PromptsConfig = field(default_factory=PromptsConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
+    """A name, a training run's id, a folder or a .gguf file; its tokenizer makes ids of texts."""
     stop: str | None = EOT
-    """The text ends before this string; null never ends it early."""
+    """The text ends before this string, and by default at every end token of the checkpoint, too;
+    null never ends it early."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -252,7 +254,7 @@ class VerifyConfig(RunConfig):
 
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
+    """A name, a training run's id, a folder or a .gguf file; its tokenizer makes ids of texts."""
     check: str = "all"
     """``cache``, ``sampler``, or ``all`` for both."""
     fault: str = "none"
@@ -280,7 +282,7 @@ class RaceConfig(RunConfig):
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, or a folder; its tokenizer.json makes ids of texts."""
+    """A name, a training run's id, a folder or a .gguf file; its tokenizer makes ids of texts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,6 +19,7 @@ from runners.harness.text.stream import TextStream
 from tinygpt.engines import Engine
 from tinygpt.hf_tokenizer import AnyTokenizer
 from tinygpt.sampling import Sampler
+from tinygpt.tokenizer import EOT
 
 Show = Callable[[str, str], None]
 """Called with (prompt, "") first, then with ("", piece) for each piece of the text after it."""
@@ -63,7 +64,12 @@ class _Writer:
         self, config: SampleConfig, engine: Engine, sampler: Sampler, tokenizer: AnyTokenizer
     ) -> None:
         self._config, self._engine, self._sampler = config, engine, sampler
-        self._tokenizer, self._stream = tokenizer, TextStream(tokenizer, config.stop)
+        self._tokenizer, self._stream = (
+            tokenizer,
+            TextStream(
+                tokenizer, config.stop, tokenizer.end_ids if config.stop == EOT else frozenset()
+            ),
+        )
         self._logprobs: list[Tensor] = []
 
     def write(self, prompt: Tensor, show: Callable[[str], None]) -> dict[str, Any]:

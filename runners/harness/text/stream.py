@@ -10,17 +10,23 @@ class TextStream:
     beginning of the stop string is shown once it is known not to be.
     """
 
-    def __init__(self, tokenizer: AnyTokenizer, stop: str | None) -> None:
+    def __init__(
+        self, tokenizer: AnyTokenizer, stop: str | None, end_ids: frozenset[int] = frozenset()
+    ) -> None:
         self.text = ""
         """The text so far, without the stop string and what came after it."""
         self.stopped = False
-        """Whether the stop string has come."""
-        self._tokenizer, self._stop = tokenizer, stop or ""
+        """Whether the stop string has come, or a token of ``end_ids``."""
+        self._tokenizer, self._stop, self._end_ids = tokenizer, stop or "", end_ids
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._shown = 0
 
     def feed(self, token_id: int) -> str:
         """What can be shown now that ``token_id`` has come."""
+        if token_id in self._end_ids and not self.stopped:
+            rest = self.end()
+            self.stopped = True
+            return rest
         return self._take(self._decoder.decode(self._tokenizer.decode_bytes([token_id])))
 
     def end(self) -> str:
