@@ -30,8 +30,8 @@ usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
 groups:
 keys: checkpoint (holmes; a name, a training run's id, a folder, a .gguf file),
 prompt.text|file|jsonl, stop (a string that ends the text; $'\\n' is a line feed in bash and zsh,
-null is none), seed, tracking.dir|uri, and every field of a group by value; `--cfg job` prints the config that a command
-composes to.
+null is none), seed, tracking.dir|uri, and every field of a group by value; `--cfg job` prints the
+config that a command composes to.
 exit status: 0 every text is written; 1 one failed or did not reach MLflow; 2 the command is wrong,
 and nothing was run; 130 Ctrl-C; 143 SIGTERM
 """

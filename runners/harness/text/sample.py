@@ -64,12 +64,8 @@ class _Writer:
         self, config: SampleConfig, engine: Engine, sampler: Sampler, tokenizer: AnyTokenizer
     ) -> None:
         self._config, self._engine, self._sampler = config, engine, sampler
-        self._tokenizer, self._stream = (
-            tokenizer,
-            TextStream(
-                tokenizer, config.stop, tokenizer.end_ids if config.stop == EOT else frozenset()
-            ),
-        )
+        end_ids = tokenizer.end_ids if config.stop == EOT else frozenset[int]()
+        self._tokenizer, self._stream = tokenizer, TextStream(tokenizer, config.stop, end_ids)
         self._logprobs: list[Tensor] = []
 
     def write(self, prompt: Tensor, show: Callable[[str], None]) -> dict[str, Any]:
