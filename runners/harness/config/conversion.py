@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from hydra.core.config_store import ConfigStore
@@ -84,7 +85,8 @@ def _typed(cfg: DictConfig) -> list[str]:
 def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
     """Build ``schema`` from plain values, part by part, so that an error names the whole key."""
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), _exact(values, schema))
+        made = _structured(schema)  # type: ignore[arg-type]
+        merged = OmegaConf.merge(made, _exact(values, schema))
         assert isinstance(merged, DictConfig)
     except CONFIG_ERRORS as error:
         raise UsageError(one_line(error)) from None
@@ -101,6 +103,17 @@ def from_dict(values: dict[Any, Any], schema: type[C]) -> C:
         return schema(**parts)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+@cache
+def _structured(schema: Any) -> DictConfig:
+    """``schema`` as OmegaConf has it, made once, since that takes as long as merging into it.
+
+    ``OmegaConf.merge`` copies what it merges into.
+    """
+    made = OmegaConf.structured(schema)
+    assert isinstance(made, DictConfig)
+    return made
 
 
 def _exact(values: dict[Any, Any], schema: Any, prefix: str = "") -> dict[Any, Any]:
