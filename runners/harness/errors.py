@@ -1,4 +1,4 @@
-"""The errors of users, and how an exception is told in one line."""
+"""The error for a user's mistake, and the description of an exception in one line."""
 
 import re
 
@@ -6,7 +6,7 @@ import re
 class UsageError(SystemExit):
     """A command or config that is wrong: one line for the user, exit status 2.
 
-    A SystemExit, so that it ends a sweep, and passes Hydra's own handlers.
+    It is a SystemExit, so that it ends a sweep and is not caught by Hydra's own handlers.
     """
 
     def __init__(self, message: str) -> None:
@@ -18,8 +18,8 @@ class UsageError(SystemExit):
 
 
 def require_utf8(text: str) -> None:
-    """Raise ValueError for what was typed, or a path, with bytes that are not UTF-8: Python holds
-    each as half a surrogate pair, which no file and no store can take.
+    """Raise ValueError if ``text``, typed or a path, has bytes that are not UTF-8. Python holds
+    each such byte as half a surrogate pair, which no file and no store can take.
     """
     shown = re.sub("[\udc80-\udcff]", lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
     shown = shown.encode("utf-8", "backslashreplace").decode()

@@ -23,7 +23,7 @@ FEW_VALUES = 3
 CLEAR_RATIO = 2.0
 """A ratio above this may be called different even with fewer than MIN_VALUES values."""
 MARGIN = 1.05
-"""Ratios within [1 / MARGIN, MARGIN] do not matter in practice."""
+"""Differences with a ratio within [1 / MARGIN, MARGIN] do not matter in practice."""
 MAX_VARIATION = 0.10
 """Largest coefficient of variation, and largest width of the interval over the median, of a stable
 cell.
@@ -46,14 +46,14 @@ class Spread:
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval as a share of the median."""
+        """Half of the interval as a share of the median; None without an interval."""
         if self.low is None or self.high is None:
             return None
         return (self.high - self.low) / 2 / self.median
 
     @property
     def stable(self) -> bool:
-        """Whether the repeats agree; None if there are too few to tell."""
+        """Whether the repeats agree; False if there are too few to tell."""
         if self.half_width is None or self.variation is None:
             return False
         return self.variation < MAX_VARIATION and 2 * self.half_width <= MAX_VARIATION
@@ -82,7 +82,7 @@ class Pair:
     shared: bool = False
     """Whether the cells took turns: the nth round of one ran next to the nth round of the other."""
     quiet: bool = False
-    """Whether the machine is known to have been quiet while either cell was measured."""
+    """Whether the machine is known to have been quiet while each of the cells was measured."""
 
     def __post_init__(self) -> None:
         if self.shared and len(self.a) != len(self.b):
@@ -100,9 +100,9 @@ class Pair:
 
     @property
     def widening(self) -> float:
-        """What the drift adds to both ends of the interval, as a logarithm.
+        """The width that the drift adds to each side of the interval, as a logarithm.
 
-        None if both cells have several rounds, since these show the drift themselves.
+        0 if both cells have several rounds, since these show the drift themselves.
         """
         return abs(math.log(self.drift)) if min(len(self.a), len(self.b)) == 1 else 0.0
 
@@ -126,7 +126,7 @@ def spread(values: Sequence[float]) -> Spread:
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    low, high = np.clip(interval, [array.min(), median], [median, array.max()])  # to the last bit
+    low, high = np.clip(interval, [array.min(), median], [median, array.max()])  # against rounding
     return Spread(median, float(low), float(high), variation, len(array))
 
 
@@ -154,12 +154,12 @@ def rate_spread(rates: Sequence[float]) -> Spread:
     if times.low is None or times.high is None:
         return Spread(median, None, None, variation, len(array))
     ends = [1 / times.high, 1 / times.low]
-    low, high = np.clip(ends, [array.min(), median], [median, array.max()])  # to the last bit
+    low, high = np.clip(ends, [array.min(), median], [median, array.max()])  # against rounding
     return Spread(median, float(low), float(high), variation, len(array))
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
-    """The 50th, 90th and 99th percentile, as far as there are enough values for them."""
+    """The 50th, 90th and 99th percentile, each only if there are enough values for it."""
     return {
         percent: float(np.percentile(values, percent))
         for percent, needed in _PERCENTILE_NEEDS.items()
@@ -170,10 +170,10 @@ def percentiles(values: Sequence[float]) -> dict[int, float]:
 def compare(pair: Pair) -> Ratio:
     """The ratio of the median rates of a pair of cells, with its interval and verdict.
 
-    Rounds that were shared are drawn for both cells at once: what slowed down a round slowed down
-    both cells, and left their ratio as it was. If a cell has a single round, the machine's drift
-    widens the interval, since nothing else would show it. With too few values for an interval, only
-    a clear difference on a quiet machine gets a verdict.
+    Shared rounds are drawn for both cells at once, since what slowed down a round slowed down both
+    cells and left their ratio as it was. If a cell has a single round, the machine's drift widens
+    the interval, since nothing else would show it. With too few values for an interval, only a
+    clear difference on a quiet machine gets a verdict.
     """
     ratio = _ratio_of_medians(pair)
     if not pair.enough:
@@ -185,10 +185,10 @@ def compare(pair: Pair) -> Ratio:
 def overall(pairs: Sequence[Pair]) -> Ratio:
     """The geometric mean of the ratios of at least one pair; ``n`` counts all values.
 
-    Every resample draws each pair anew and averages the logarithms. A round belongs to the whole
+    Every resample draws each pair anew and averages the logarithms. Rounds belong to the whole
     sweep, so pairs with the same number of rounds draw the same ones: what slowed down a round
-    slowed down all of them, and does not average out. The same holds for drift, whose mean widens
-    the interval. If one pair has too few values for an interval, the whole is unclear.
+    slowed down all pairs, and does not average out. Drift does not average out either, so its mean
+    widens the interval. If one pair has too few values for an interval, the verdict is unclear.
     """
     if len(pairs) == 1:
         return compare(pairs[0])
@@ -207,8 +207,7 @@ def overall(pairs: Sequence[Pair]) -> Ratio:
 def drift(after_ms: Sequence[float], before_ms: Sequence[float]) -> float:
     """The change of the machine itself between two cells.
 
-    It is the ratio of the medians of the reference times (ms) of their rounds, and 1 if one has
-    none.
+    It is the ratio of the median reference times (ms) of their rounds; 1 if a cell has none.
     """
     if not len(after_ms) or not len(before_ms):
         return 1.0
@@ -220,7 +219,7 @@ def _ratio_of_medians(pair: Pair) -> float:
 
 
 def _verdict_of_few(pair: Pair, ratio: float) -> str:
-    """``unclear``, unless a quiet machine gave ranges that do not overlap, and a clear ratio."""
+    """``unclear``, unless the machine was quiet, the ratio is clear and no ranges overlap."""
     a, b = pooled(pair.a), pooled(pair.b)
     if not pair.quiet or min(len(a), len(b)) < FEW_VALUES:
         return "unclear"
@@ -252,7 +251,7 @@ def _resampled_ratios(
 ) -> Floats:
     """Logarithms of the ratio of medians in ``_RESAMPLES`` draws.
 
-    ``of_a`` and ``of_b`` draw the rounds, ``rng`` the repeats within each.
+    ``of_a`` and ``of_b`` draw the rounds, ``rng`` draws the repeats within each round.
     """
     rounds_a = of_a.integers(len(pair.a), size=(_RESAMPLES, len(pair.a)))
     medians_a = _resampled_medians(pair.a, rounds_a, rng)
@@ -267,8 +266,8 @@ def _resampled_medians(
     drawn: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     rng: np.random.Generator,
 ) -> Floats:
-    """The median rate of each draw: ``drawn`` has a row of rounds per draw, and repeats are drawn
-    within.
+    """The median rate of each draw. Each row of ``drawn`` has the rounds of one draw, and the
+    repeats within them are drawn here.
     """
     counts = np.array([len(r) for r in rounds])
     padded = np.full((len(rounds), counts.max()), np.nan)

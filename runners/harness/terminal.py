@@ -21,20 +21,21 @@ def starting(loads: str) -> None:
 
 
 def reader_gone() -> None:
-    """Called when standard output has no reader any more (``| head``): drops all further output."""
+    """Drop all further output, once standard output has no reader any more (``| head``)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def printable(text: str) -> str:
-    """A text that cannot control a terminal: all control characters except line feed and tab become
-    U+FFFD. A model that writes bytes may write control characters.
+    """``text`` made safe for a terminal: control characters except line feed and tab become U+FFFD.
+
+    A model that writes bytes may write control characters.
     """
     steers = (*range(9), *range(11, 32), *range(127, 160))
     return text.translate(dict.fromkeys(steers, "�"))
 
 
 def duration(seconds: float) -> str:
-    """Seconds, as people say them."""
+    """A number of seconds for people, in s, min or h."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     if seconds < 90 * 60:

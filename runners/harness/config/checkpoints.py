@@ -1,4 +1,4 @@
-"""The checkpoint decides the model: its shape becomes the config, and typed words have to agree."""
+"""Takes the model's config from the checkpoint, and refuses typed words that disagree with it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,14 +14,14 @@ from tinygpt.tokenizer import Tokenizer
 from tinygpt.weights import Checkpoint, open_checkpoint
 
 WINDOW = "context_length"
-"""The one key of a model that may be lower than the checkpoint's."""
+"""The one key of the model config that may have a lower value than the checkpoint's."""
 
 
 def opened(name: str, tracking_dir: str) -> Checkpoint:
     """The checkpoint ``name``, a path or a name. Raises ValueError, one line, if it cannot be used.
 
-    It is read only once as long as its file does not change, since a GGUF file's metadata takes
-    seconds to read.
+    It is read again only if its file has changed, since a GGUF file's metadata takes seconds to
+    read.
     """
     path = find_checkpoint(name, tracking_dir)
     file = path if path.is_file() else path / "config.json"
@@ -34,9 +34,9 @@ def _opened(path: Path, changed_ns: int) -> Checkpoint:
 
 
 def decided(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
-    """The ``model`` part of the config ``values``, as its checkpoint has it.
+    """The ``model`` part of the config ``values``, with the values of its checkpoint.
 
-    ``typed`` are the words of the command. Raises ValueError, one line, for one that asks for
+    ``typed`` are the words of the command. Raises ValueError, one line, if one of them asks for
     another model.
     """
     name, asked = values["checkpoint"], flatten(values["model"])
@@ -68,7 +68,7 @@ def decided(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
 
 
 def require_same(name: str, checkpoint: Checkpoint, model: Any) -> None:
-    """Raise ValueError, one line, unless ``model`` is the checkpoint's, its window apart."""
+    """Raise ValueError, one line, unless ``model`` is the checkpoint's or has a shorter window."""
     ours, theirs = flatten(asdict(model)), flatten(asdict(checkpoint.model))
     differences = [
         f"model.{key} is {theirs[key]} in it and {ours[key]} here"
@@ -80,9 +80,9 @@ def require_same(name: str, checkpoint: Checkpoint, model: Any) -> None:
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | HFTokenizer | None:
-    """The checkpoint's tokenizer: tinygpt's own, or another one by the library; None without one.
+    """The checkpoint's tokenizer, tinygpt's own or one of the library; None if it has none.
 
-    Raises ValueError, one line, for one that cannot be read or is not supported.
+    Raises ValueError, one line, if it cannot be read or is not supported.
     """
     metadata = checkpoint.tokenizer_metadata()
     if metadata is not None:

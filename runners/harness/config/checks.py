@@ -53,7 +53,7 @@ def check_text(config: SampleConfig | VerifyConfig | RaceConfig) -> None:
 def read_tokenizer(config: RunConfig) -> AnyTokenizer | None:
     """The tokenizer of the checkpoint; None if it has none.
 
-    If the model has more ids than the tokenizer, these ids decode to nothing.
+    If the model has more ids than the tokenizer, the further ids decode to nothing.
     """
     if config.checkpoint == "none":
         return None
@@ -83,9 +83,7 @@ def prompt_ids(text: str, tokenizer: AnyTokenizer | None, model: ModelConfig) ->
 
 
 def check_checkpoint(config: RunConfig) -> Path:
-    """The path of the checkpoint. Raises ValueError if its weights are not those of
-    ``config.model``.
-    """
+    """The path of the checkpoint. Raises ValueError if its weights do not fit ``config.model``."""
     checkpoint = checkpoints.opened(config.checkpoint, config.tracking.dir)
     checkpoints.require_same(config.checkpoint, checkpoint, config.model)
     checkpoint.check()

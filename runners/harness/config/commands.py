@@ -15,9 +15,9 @@ _AS_TYPED = ("sweep", "where")
 
 
 def word(key: str, text: Path | str) -> str:
-    """``KEY=TEXT`` such that Hydra gives a key typed ``str`` exactly ``text``.
+    """``KEY=TEXT``, written such that Hydra reads exactly ``text`` for a key of type ``str``.
 
-    It is in Hydra's quotes where that is needed, and not yet quoted for a shell.
+    The text gets Hydra's quotes where it needs them; the word is not yet quoted for a shell.
     """
     text = str(text)
     if key not in _AS_TYPED and GRAMMAR.match(text):
@@ -28,11 +28,11 @@ def word(key: str, text: Path | str) -> str:
 def command(entry: str, *words: str, folder: Path | str | None = None, uri: str = "") -> str:
     """The command line of an entry point, quoted for a shell.
 
-    ``folder`` is the tracking.dir to use, which is written down unless it is the default, and
-    ``uri`` the MLflow server, if any.
+    ``folder`` becomes tracking.dir, which is left out if it is the default, and ``uri`` becomes
+    tracking.uri, if it is not empty.
     """
     place = []
-    if folder is not None and str(folder) != "???":  # Hydra's sign for: nobody said
+    if folder is not None and str(folder) != "???":  # Hydra's sign for a missing value
         folder = absolute(str(folder))
         if folder.resolve() != results_dir().resolve():
             place.append(word("tracking.dir", folder))

@@ -76,7 +76,7 @@ def to_config(cfg: DictConfig, schema: type[C]) -> C:
 
 
 def _typed(cfg: DictConfig) -> list[str]:
-    """The words of the command that ``cfg`` was composed from; none where that is not known."""
+    """The words of the command that ``cfg`` was composed from; empty if they are not known."""
     if "hydra" in cfg:
         return list(cfg.hydra.overrides.task)
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
@@ -117,7 +117,7 @@ def _structured(schema: Any) -> DictConfig:
 
 
 def _exact(values: dict[Any, Any], schema: Any, prefix: str = "") -> dict[Any, Any]:
-    """Values as a config of ``schema`` holds them: every path absolute, and ``${`` in a text
+    """The values as a config of ``schema`` stores them: paths are absolute, and ``${`` in a text is
     escaped for OmegaConf. Raises ValueError for a text that no config can hold.
     """
     known = {field.name: field for field in fields(schema)} if is_dataclass(schema) else {}
@@ -152,7 +152,7 @@ def _exact_text(key: str, text: str, metadata: Mapping[str, str]) -> str:
 def before_anything_runs() -> Iterator[None]:
     """Turn every error in the block into a UsageError, even an unexpected one.
 
-    In a callback Hydra would print a warning instead, and the run would go on unchecked.
+    Hydra would only print a warning for an error in a callback, and the run would go on unchecked.
     """
     try:
         yield
@@ -166,7 +166,7 @@ def before_anything_runs() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """An error of Hydra in one line: the value, what is allowed, what to do."""
+    """An error of Hydra as one line: the wrong value, what is allowed, and what to do."""
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     text = str(error)
     if isinstance(error, MissingConfigException) and error.options:
@@ -217,7 +217,7 @@ def one_line(error: Exception) -> str:
 
 
 def _by_value(group: str, option: str) -> str:
-    """How to give a number for which there is no option."""
+    """How to give a number for which there is no option; empty if options are not numbers."""
     options = group_options(group) if group in config_groups() else []
     if not (option.isdigit() and options and all(name.isdigit() for name in options)):
         return ""
@@ -258,7 +258,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def digest(config: Any) -> str:
-    """A digest of what a config asks for; it does not depend on where or how often it is run."""
+    """A digest of what a config asks for; it leaves out where and how often it is run."""
     asked = {key: value for key, value in to_dict(config).items() if key not in CHANGES_NOTHING}
     asked |= {"model": without_added(asked["model"])} if "model" in asked else {}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

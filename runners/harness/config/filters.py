@@ -1,8 +1,8 @@
 """Conditions on rows, as people type them: ``where='batch.size>=4 and device=cpu'``.
 
-A key may have several values (a group has the name of its option and the value that it sets); one
-value that fits is enough. Numbers compare exactly, as numbers; texts are only equal or not. A row
-without a value fits ``!=`` and nothing else, so every row fits either ``=`` or ``!=``.
+A key may have several values: that of a group has the name of its option and the value that it
+sets. One value that fits is enough. Numbers are compared exactly, as numbers; texts can only be
+equal or not. A row without a value fits ``!=`` only, so every row fits either ``=`` or ``!=``.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 Value = str | Decimal
 Facts = Mapping[str, tuple[Value, ...]]
-"""What is known of a row: the values of each key, none where it has no value."""
+"""The facts about one row: the values of each key, and no values for a key that has none."""
 
 FORM = (
     "a condition is KEY=VALUE with one of = == != < <= > >=, a value with spaces in quotes, and "
@@ -73,7 +73,8 @@ def number(text: str) -> Decimal | None:
 def values(*found: Any, text: bool = False) -> tuple[Value, ...]:
     """``found`` as the values of a key.
 
-    Empty values and None do not count. Digits are numbers unless the key's values are ``text``.
+    Empty values and None are left out. Digits become numbers unless ``text`` says that the key's
+    values are texts.
     """
     texts = [str(one) for one in found if one is not None and str(one) not in ("", "None", "nan")]
     read: Iterable[Value] = texts if text else (_read(one) for one in texts)
@@ -86,9 +87,7 @@ def _read(text: str) -> Value:
 
 
 def parse(where: str) -> list[Condition]:
-    """The conditions of ``where``; none if it is empty. Raises ValueError that shows where it is
-    wrong.
-    """
+    """The conditions in ``where``; none if it is empty. Raises ValueError with the wrong place."""
     conditions: list[Condition] = []
     at = 0
 
@@ -122,11 +121,11 @@ def _refuse(where: str, at: int, what: str) -> NoReturn:
 def select(
     where: str, rows: Sequence[Facts], known: Iterable[str] = (), hint: str = ""
 ) -> tuple[list[int], str]:
-    """The numbers of the rows that fit every condition; if there are none, which condition excluded
-    the last one.
+    """The numbers of the rows that fit every condition, and a note: empty, or which condition
+    excluded the last row.
 
-    Raises ValueError for a value that a key's values cannot be compared with, and for a key that is
-    neither ``known`` nor in any row; ``hint`` then says which keys there are.
+    Raises ValueError if a condition's value cannot be compared with the key's values, and if a key
+    is neither in ``known`` nor in any row; ``hint`` then says which keys there are.
     """
     keys = {*known, *(key for row in rows for key in row)}
     kept, note = list(range(len(rows))), ""

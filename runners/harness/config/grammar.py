@@ -2,12 +2,12 @@
 
 ``batch=1,16`` selects files of conf/batch, but Hydra parses 1 as an integer and refuses it as the
 name of an option. For a key typed ``str`` Hydra would turn ``run=83e5`` into "8300000.0", drop
-spaces at the ends of a text, and refuse ``~/x`` and ``naïve``. For such keys, only what has a
-meaning in Hydra's grammar is parsed (quotes around the whole, commas, brackets, null); anything
-else is the text itself, and what the grammar would change is refused.
+spaces at the ends of a text, and refuse ``~/x`` and ``naïve``. For such keys, only quotes around
+the whole text, commas, brackets and null keep their meaning in Hydra's grammar. Any other text is
+taken as it is typed, and a text that the grammar would change is refused.
 
-This happens in the one place that every override passes: those of the command line, of presets, of
-compose() and of workers. For this the version of Hydra is pinned, and a test guards it.
+The extension replaces the method of Hydra's parser that reads every override: of the command line,
+presets, compose() and workers. So the version of Hydra is pinned, and a test guards it.
 """
 
 import re
@@ -24,12 +24,12 @@ from runners.harness.config.schema import SCHEMAS
 from runners.harness.errors import UsageError
 
 LIST_KEYS = frozenset({"sweep"})
-"""Keys whose value may contain commas, so that they cannot be swept over."""
+"""Keys whose value may contain commas; so they cannot be swept over."""
 
 _BETWEEN_COMMAS = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|[^,])+""")
 """The values of a list; a comma that is escaped or quoted is part of a value."""
 RAW_KEYS = frozenset({"where"})
-"""Keys whose value is not in Hydra's grammar at all, such as ``where=batch.size>=4``."""
+"""Keys whose value is not parsed by Hydra's grammar at all, such as ``where=batch.size>=4``."""
 FREE_KEYS = frozenset({"prompt.text", "stop", "train.sample_prompt"})
 """Keys whose value may be any text. A ``${`` in it is never a reference to another key."""
 
@@ -57,9 +57,9 @@ def all_text_keys() -> frozenset[str]:
 
 
 def hint(key: str, quotes: bool = True) -> str:
-    """How to give a value that Hydra does not pass on as it is.
+    """Advice on how to give a value that Hydra would change.
 
-    ``quotes`` says whether quoting it helps.
+    ``quotes`` says whether quoting the value helps.
     """
     ways = [f"put it into quotes of its own, \"{key}='…'\""] if quotes else []
     if key == "prompt.text":
@@ -68,8 +68,9 @@ def hint(key: str, quotes: bool = True) -> str:
 
 
 def keep_text(override: Override) -> Override:
-    """Restore the typed text of the value of a text key or a group; other overrides stay as they
-    are.
+    """Restore the text that was typed as the value of a text key or a group.
+
+    Other overrides stay as they are.
     """
     key, value = override.key_or_group, override._value
     if key not in all_text_keys() | config_groups() or override.input_line is None:
@@ -97,9 +98,9 @@ def keep_text(override: Override) -> Override:
 
 
 def _kept(key: str, word: str, value: Any) -> Any:
-    """The value that Hydra parsed from ``word``, or ``word`` itself if Hydra made a number of it.
+    """The value that Hydra parsed from ``word``, or ``word`` itself if Hydra read it as a number.
 
-    Raises UsageError if Hydra made anything else of the word of a text key.
+    Raises UsageError if Hydra changed the word of a text key in another way.
     """
     if isinstance(value, QuotedString):
         _require_meant(key, value.text)
@@ -118,9 +119,7 @@ def _kept(key: str, word: str, value: Any) -> Any:
 
 
 def _require_meant(key: str, text: str) -> None:
-    """Refuse a stop that consists of a backslash and a letter: the shell did not interpret an
-    escape.
-    """
+    """Refuse a ``stop`` of a backslash and a letter, an escape that the shell did not interpret."""
     if key == "stop" and re.fullmatch(r"(\\[nrt])+", text):
         raise UsageError(
             f"stop={text}: is a backslash and a letter here; type the character itself: "
@@ -129,7 +128,7 @@ def _require_meant(key: str, text: str) -> None:
 
 
 def _verbatim(text: str) -> str | QuotedString:
-    """A text as the value of an override that passes the same text on to the jobs of a sweep."""
+    """An override's value that passes ``text`` unchanged to a sweep's jobs, quoted if need be."""
     return text if _NEEDS_NO_QUOTES.fullmatch(text) else QuotedString(text, Quote.single)
 
 

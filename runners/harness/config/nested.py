@@ -19,10 +19,10 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def without_added(model: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a model, nested or flat, that an older result would have stored as well.
+    """The values of a model, nested or flat, without added fields that have their default.
 
-    Left out are fields that were added since (``ADDED_TO_MODEL``), as long as they have the values
-    that say what was done before, so that old and new results of one model compare. ``prefix`` is
+    Older results lack the fields in ``ADDED_TO_MODEL``, whose defaults say what was done without
+    them. Leaving these out lets old and new results of one model compare as equal. ``prefix`` is
     what flat keys begin with.
     """
     added = {key: str(value) for key, value in _added().items()}

@@ -30,10 +30,10 @@ def absolute(path: str) -> Path:
     was typed, even if Hydra has changed the working directory since. Raises ValueError for the home
     of a user who does not exist.
     """
-    from hydra.utils import to_absolute_path  # which the schemas do without
+    from hydra.utils import to_absolute_path  # here, so that schemas load without Hydra
 
     try:
-        # Only of what was typed: Path would make ``~`` of ``./~``.
+        # Expand only a ``~`` that was typed, since Path turns ``./~`` into ``~``.
         return Path(to_absolute_path(str(Path(path).expanduser() if path[:1] == "~" else path)))
     except RuntimeError:
         raise ValueError(f"no user has the home {path}; for a file write ./{path}") from None
@@ -75,9 +75,7 @@ def group_options(group: str) -> list[str]:
 
 
 def checkpoint_dirs(tracking_dir: str) -> list[Path]:
-    """Folders in which a checkpoint is looked up by its name: those of training runs, and those
-    that ship.
-    """
+    """The folders in which a checkpoint is looked up by its name, trained here or shipped."""
     found = [absolute(tracking_dir), results_dir(), _PACKAGE]
     return list(dict.fromkeys(folder / "checkpoints" for folder in found))
 

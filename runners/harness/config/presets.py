@@ -14,9 +14,7 @@ from runners.harness.config.paths import conf_dir, group_options
 
 
 def foreign_keys(preset: str, schema: type) -> list[str]:
-    """The keys that conf/experiment/PRESET.yaml sets or sweeps over and that ``schema`` does not
-    have.
-    """
+    """The keys that conf/experiment/PRESET.yaml sets or sweeps over and that ``schema`` lacks."""
     content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"experiment/{preset}.yaml"))
     hydra = content.pop("hydra", {})
     axes = hydra.get("sweeper", {}).get("params", {})
@@ -48,7 +46,7 @@ def with_groups(usage: str, entry: str, schema: type) -> str:
 
 
 def misplaced(entry: str, schema: type, arguments: Sequence[str]) -> str:
-    """Why an experiment=NAME among the arguments is not for ``entry``; empty if it is."""
+    """Why an experiment=NAME among the arguments is not for ``entry``; empty if all are."""
     options = group_options("experiment")
     for argument in arguments:
         key, _, values = argument.partition("=")

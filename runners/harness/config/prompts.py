@@ -1,4 +1,4 @@
-"""Reads the texts that a run starts from: as typed, from a file, or one from each line of it."""
+"""Reads the texts that a run starts from: typed, a whole file, or one from each line of a file."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def typed(text: str | None) -> Prompts:
 
 
 def from_file(path: str) -> Prompts:
-    """The prompt that a whole file is, exact to the byte. Raises ValueError, one line."""
+    """The whole text of a file as one prompt, exact to the byte. Raises ValueError, one line."""
     text = read_utf8("prompt.file", path)
     if not text:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The dataclasses behind conf/, with checks of their values, and SCHEMAS: that of each entry point.
+"""The dataclasses behind conf/, with checks of their values; ``SCHEMAS`` has one per entry point.
 
 The library owns the config of its own parts. This module combines them and adds what belongs to an
-experiment. The name of a field is its key on the command line. It imports neither torch nor MLflow.
+run. The name of a field is its key on the command line. Neither torch nor MLflow is imported here.
 """
 
 import platform
@@ -24,12 +24,12 @@ from tinygpt.tokenizer import EOT
 PATH = {"path": ""}
 """Metadata of a field that is a path. A config stores it absolute; ``~`` is the home folder."""
 CHECKPOINT = {"path": "config.json"}
-"""Metadata of a field that is a name or a path: a path if it is a folder that has this file."""
+"""Metadata of a field that is a name or a path; a folder that has this file counts as a path."""
 
 
 @dataclass(kw_only=True)
 class DeviceConfig:
-    """Where the cell runs."""
+    """The device that the cell runs on."""
 
     kind: str = "cpu"
     """``cpu``, ``cuda`` or ``mps``."""
@@ -106,7 +106,7 @@ class TextPromptConfig:
     text: str | None = None
     """The prompt as typed."""
     file: str | None = field(default=None, metadata=PATH)
-    """A UTF-8 file that is the prompt, to the byte, for texts that a command line cannot carry."""
+    """A UTF-8 file with the prompt, exact to the byte; for texts no command line can carry."""
 
     def __post_init__(self) -> None:
         require(
@@ -117,7 +117,7 @@ class TextPromptConfig:
 
     @cached_property
     def content(self) -> Prompts:
-        """The texts. Their file is read only once, so that what is kept is what was measured.
+        """The texts. Their file is read only once, so the copy that is kept has the measured text.
 
         Raises ValueError, one line, for a file that cannot be read.
         """
@@ -165,7 +165,7 @@ class RunConfig:
     """Seed of random weights, random prompts and sampling."""
     checkpoint: str = field(default="none", metadata=CHECKPOINT)
     """``none`` for seeded random weights; or a name (holmes), a training run's id, a folder or a
-    .gguf file, which decides the model."""
+    .gguf file. Such a checkpoint decides the model."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, f"seed={self.seed}: must be from 0 to 2**63 - 1")
@@ -186,7 +186,7 @@ class BenchConfig(RunConfig):
     rounds.
     """
     resume: bool = False
-    """Go on with the newest sweep of the same cells: those that are ``ok`` in it are not run again.
+    """Go on with the newest sweep of the same cells; cells that are ``ok`` in it do not run again.
     """
     plan: bool = False
     """Show what would run, how long it may take and how much memory it needs, and run nothing."""
@@ -233,16 +233,16 @@ class SampleConfig(RunConfig):
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: PromptsConfig = field(default_factory=PromptsConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, a folder or a .gguf file; its tokenizer makes ids of texts."""
+    """A name, a training run's id, a folder or a .gguf file, with a tokenizer for the texts."""
     stop: str | None = EOT
-    """The text ends before this string, and by default at every end token of the checkpoint, too;
-    null never ends it early."""
+    """The text ends before this string. By default it also ends at each end token of the
+    checkpoint; null never ends it early."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prompt.text is None and self.prompt.file is None and self.prompt.jsonl is None:
             self.prompt.text = (
-                "Holmes"  # here: in the part it would stand beside a file that is given
+                "Holmes"  # not a default of the part, where it would clash with a given file
             )
         require(self.stop != "", "stop= is empty: every text ends with it; give null for no stop")
         _require_tokenizer(self.checkpoint, "sample writes text")
@@ -250,11 +250,11 @@ class SampleConfig(RunConfig):
 
 @dataclass(kw_only=True)
 class VerifyConfig(RunConfig):
-    """Checks that a cache changes nothing."""
+    """Which checks show that a cache changes nothing."""
 
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, a folder or a .gguf file; its tokenizer makes ids of texts."""
+    """A name, a training run's id, a folder or a .gguf file, with a tokenizer for the texts."""
     check: str = "all"
     """``cache``, ``sampler``, or ``all`` for both."""
     fault: str = "none"
@@ -282,7 +282,7 @@ class RaceConfig(RunConfig):
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, a folder or a .gguf file; its tokenizer makes ids of texts."""
+    """A name, a training run's id, a folder or a .gguf file, with a tokenizer for the texts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -351,14 +351,13 @@ class LearningConfig:
     beta1: float = 0.9
     """AdamW's decay rate for the mean of the gradients."""
     beta2: float = 0.95
-    """AdamW's decay rate for the mean of their squares."""
+    """AdamW's decay rate for the mean of the squared gradients."""
     grad_clip: float = 1.0
     """Largest norm of the gradient over all weights; 0 turns clipping off."""
     dropout: float = 0.0
     """Share of activations set to zero in training, after the embedding and every branch."""
     eval_every: int = 100
-    """Steps between two evaluations on the held-out text, after each of which the state is saved.
-    """
+    """Steps between two evaluations on the held-out text; after each the state is saved."""
     sample_every: int = 500
     """Steps between two samples of text; 0 writes none."""
     sample_prompt: str = "Holmes"
@@ -443,7 +442,7 @@ FORMATS = ("rich", "md", "csv", "json")
 
 
 def _ids(tracking: TrackingConfig) -> str:
-    """Where ids come from, with the command that lists them."""
+    """The part of a message that names the command that lists the ids."""
     from runners.harness.config.commands import command  # loads Hydra, which a schema must not
 
     shown = command("tables", "table=runs", folder=tracking.dir, uri=tracking.uri or "")
@@ -513,7 +512,7 @@ class RerunConfig:
 
 @dataclass(kw_only=True)
 class CompareConfig:
-    """Two runs or sweeps, of which ``b`` is compared with ``a``."""
+    """Two runs or sweeps: ``b`` is compared with ``a``."""
 
     a: str = ""
     """The id of the run or sweep to compare with (a prefix is enough), or ``latest``."""
@@ -553,7 +552,7 @@ class CompareConfig:
 
 @dataclass(kw_only=True)
 class DoctorConfig:
-    """What the doctor looks for, and whether it mends it."""
+    """What the doctor looks for, and whether it mends what it finds."""
 
     fix: bool = False
     """Mend what is found; otherwise it is only reported."""

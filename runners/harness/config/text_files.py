@@ -6,10 +6,10 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_utf8(key: str, path: str, cure: str = "give the path of a UTF-8 file") -> str:
-    """The text of the file that ``key=path`` names, exact to the byte. Raises ValueError, one line.
+    """The text of the UTF-8 file that ``key=path`` names. Raises ValueError, one line.
 
-    A byte-order mark at the beginning, which editors on Windows add unasked, is not part of the
-    text, except for ``prompt.file``, which asks for a text exact to the byte.
+    A byte-order mark at the beginning, which editors on Windows add unasked, is removed, except for
+    ``prompt.file``, whose text is exact to the byte.
     """
     try:
         text = absolute(path).read_bytes().decode("utf-8")

@@ -1,4 +1,4 @@
-"""Parses the words of a command that Hydra does not compose, and composes old commands again."""
+"""Parses words that are not composed by Hydra, and composes the commands of older runs again."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class Word(NamedTuple):
 
 
 def parse_words(words: Sequence[str]) -> list[Word]:
-    """Parse words that set one value each. Raises UsageError for a list, and for other words."""
+    """Parse words that set one value each. Raises UsageError for lists, ``+KEY`` and ``~KEY``."""
     grammar.install()
     try:
         parsed = OverridesParser.create().parse_overrides(list(words))
@@ -42,8 +42,9 @@ def parse_words(words: Sequence[str]) -> list[Word]:
 
 
 def composed_today(name: str, words: Sequence[str]) -> DictConfig:
-    """The config that today's conf/ composes from a command of the entry point ``name``. Raises
-    CONFIG_ERRORS.
+    """The config that today's conf/ gives for the words of a command of entry point ``name``.
+
+    Raises CONFIG_ERRORS.
     """
     loader = GlobalHydra.instance().config_loader()
     return loader.load_configuration(name, list(words), run_mode=RunMode.RUN)

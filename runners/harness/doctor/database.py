@@ -1,6 +1,6 @@
 """Problems in the sqlite file of a local store: its schema, and where it says that artifacts are.
 
-They are found and mended without MLflow, which cannot open such a file, or would change it.
+They are found and mended without MLflow, which either cannot open such a file or would change it.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ def schema(path: Path) -> Finding | None:
     """What keeps the installed MLflow from opening the file; None if nothing does."""
     found = local_store.obstacle(path)
     if found and found.unfinished and not unwritable(path.parent):
-        with FileLock(path.parent / "mlflow.lock"):  # unless it is being made just now
+        with FileLock(path.parent / "mlflow.lock"):  # wait, if a process is making it just now
             found = local_store.obstacle(path)
     if found and found.unfinished:
         return Finding(found.what, "removes it", partial(_remove, path))
@@ -46,8 +46,8 @@ def _remove(path: Path) -> str:
 
 
 def locations(path: Path) -> list[Finding]:
-    """Artifact locations that were right before the results folder was moved; one finding per old
-    place.
+    """Findings about artifact locations that are wrong since the results folder was moved, one per
+    old place.
     """
     lost, found = _lost(path), []
     for root in sorted({one.root for one in lost}):
@@ -79,7 +79,7 @@ def _looked_up(here: Path, table: str, key: str, uri: str) -> _Lost | None:
     folder.
 
     An experiment's location is ROOT/KIND and a run's is ROOT/KIND/RUN/artifacts. It is lost if ROOT
-    is not there any more, or if ROOT is the folder that this one was copied from.
+    does not exist any more, or if ``here`` has the same folder, as a copy of ROOT has.
     """
     old, depth = local_path(uri), 1 if table == "experiments" else 3
     if old is None or len(old.parts) <= depth:

@@ -1,6 +1,6 @@
-"""Delivers to MLflow what never reached it, or only half of it.
+"""Delivers sweeps and cells to MLflow that never reached it, or reached it only in part.
 
-The runs get the times and the code of the measurement, not those of the delivery.
+The MLflow runs get the times and the code of the measurement, not those of the delivery.
 """
 
 import json
@@ -32,7 +32,7 @@ def deliver(store: Store, runs: Runs, cell: Cell) -> None:
     opened = next((run for run in runs.by_cell.get(cell.key, []) if run.open), None)
     run_id = opened.identity if opened else ""
     data = RunData.of_cell(cell.folder).with_code_of([cell.folder])
-    (cell.folder / TRACKED).unlink(missing_ok=True)  # of an older run; no artifact of this one
+    (cell.folder / TRACKED).unlink(missing_ok=True)  # it names an older run; no artifact
     rows = _steps(cell.folder)
     if rows and not run_id:
         run_id = store.open_cell(cell.folder, data)
@@ -49,7 +49,7 @@ def deliver(store: Store, runs: Runs, cell: Cell) -> None:
 
 
 def put_back(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) -> None:
-    """Make the MLflow run of a sweep again."""
+    """Make the MLflow run of a sweep again, as the parent of the runs of its cells."""
     data = RunData.of_sweep(sweep).with_code_of(cell.folder for cell in result.cells)
     result.sweep = store.begin_sweep(sweep, data)
     own = {"sweep": result.identity, "top": "true"}
@@ -77,7 +77,7 @@ def outcome(result: ResultFolder, sweep: SweepRecord) -> str:
 def end(store: Store, result: ResultFolder, sweep: SweepRecord, *, anew: bool = True) -> None:
     """End the run of a sweep.
 
-    The tables of a benchmark are attached: made again if ``anew``, otherwise those that are there.
+    Tables are attached. Those of a benchmark are made again if ``anew``, or if there are none yet.
     """
     tables = result.path / "tables"
     benchmark = sweep.kind == "bench" and not sweep.rerun_of

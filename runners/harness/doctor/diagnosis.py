@@ -1,4 +1,4 @@
-"""What is wrong with one sweep or lone cell, on disk and between its folder and MLflow."""
+"""Finds what is wrong with a sweep or lone cell: in its folder, or between folder and MLflow."""
 
 import shlex
 from collections import Counter
@@ -19,7 +19,7 @@ from runners.harness.store.tracking import Store
 
 @dataclass
 class Context:
-    """What the checks of a sweep or lone cell need to know beside its folder."""
+    """What the checks of a sweep or lone cell need to know besides its folder."""
 
     store: Store
     processes: Processes
@@ -82,7 +82,7 @@ def _remove_empty(folder: Path) -> str:
 
 
 def _adopt(store: Store, runs: Runs, result: ResultFolder, sweep: SweepRecord) -> str:
-    store.client.log_param(sweep.run_id, "cells", sweep.cells)  # if it did not come to that
+    store.client.log_param(sweep.run_id, "cells", sweep.cells)  # if its process died before this
     adopt(store, runs, result, sweep)
     return f"names {sweep.run_id} now"
 
@@ -152,7 +152,7 @@ def _undelivered(context: Context, runs: Runs, result: ResultFolder) -> Iterator
 def _delivery(
     context: Context, kind: str, what: str, cure: str, mend: Callable[[], str]
 ) -> Finding:
-    """A finding that something has to be delivered; it cannot be if the experiment was deleted."""
+    """A finding about results to deliver; it has no mend if their experiment was deleted."""
     deleted = context.store.deleted(kind)
     return Finding(what, deleted) if deleted else Finding(what, cure, mend)
 
@@ -223,7 +223,7 @@ def orphans(
     known |= {run.identity for cell in cells for run in runs.by_cell.get(cell.key, [])}
     alive = {r.identity for r in results if r.record and state(r.record) == "alive"}
     for run in [run for run in runs.by_id.values() if run.open and run.identity not in known]:
-        # Of a process that began after the folders were looked at nothing is known here.
+        # A run that began after the folders were read may have a folder that was not seen.
         if run.tags["sweep"] in pruned | alive or run.started_ms >= context.begun_ms:
             continue
         ours, owner = context.store.own_database is not None, run.owner

@@ -1,7 +1,7 @@
-"""What is on disk: sweeps and lone cells, which of them can be read, and whose process is gone.
+"""Reads the sweeps and lone cells on disk, and finds those whose process is gone.
 
-The list of processes is made after the folders were read. A cell that seemed to run, and whose
-process is gone by then, is read once more, since it may have ended in between.
+The list of processes is made after the folders were read. A cell that seemed to run and whose
+process is gone by then is read once more, since it may have ended in between.
 """
 
 import time
@@ -23,7 +23,7 @@ from runners.harness.store.records import (
 from runners.harness.store.runs import Runs
 from runners.harness.store.tracking import Store
 
-_DELIVERING_S = 600.0  # by then a process on another host has delivered its result, or never will
+_DELIVERING_S = 600.0  # after this time a process on another host has delivered, or never will
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Finding:
     cure: str
     """What fix=true does about it; if it can do nothing, what the user can do."""
     mend: Callable[[], str] | None = None
-    """Mends it, and returns what was done."""
+    """Mends it, and returns what was done; None if fix=true cannot mend it."""
     counts: bool = True
-    """Whether something has to be done; a finding that does not count is a note."""
+    """Whether something has to be done; a finding that does not count is only a note."""
 
 
 @dataclass
@@ -54,12 +54,12 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Id and start time in milliseconds, which identify the MLflow run of this very result."""
+        """Id and start time in milliseconds; together they identify this result's MLflow run."""
         return self.identity, int(self.record.started * 1000)
 
     @property
     def ended(self) -> float:
-        """Seconds since 1970; for a cell that never ended, the time of the last change in its
+        """When the cell ended, in seconds since 1970; if it never did, the last change in its
         folder.
         """
         return self.record.ended or last_change(self)
@@ -67,11 +67,11 @@ class Cell:
 
 @dataclass
 class ResultFolder:
-    """The folder of a sweep, or of a cell that is part of none."""
+    """The folder of a sweep or of a lone cell."""
 
     path: Path
     sweep: SweepRecord | None = None
-    """The record of a sweep; None for a lone cell, and if it cannot be read."""
+    """The record of a sweep; None for a lone cell, or if the record cannot be read."""
     cells: list[Cell] = field(default_factory=list)
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
     """Folders that cannot become rows of a table, each with the reason."""
@@ -83,7 +83,7 @@ class ResultFolder:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is a sweep's."""
+        """Whether this is the folder of a sweep."""
         return self.path.parent.name == "sweeps"
 
     @property
@@ -95,7 +95,7 @@ class ResultFolder:
 
     @property
     def name(self) -> str:
-        """How messages name it."""
+        """The name of the sweep or cell in messages."""
         return f"{'sweep' if self.is_sweep else 'cell'} {self.identity}"
 
     @property
@@ -112,7 +112,7 @@ def last_change(cell: Cell) -> float:
 
 
 def scan(folder: Path, gone: str | None = None) -> tuple[list[ResultFolder], Processes]:
-    """Read the sweeps and lone cells of a results folder, and then the list of processes.
+    """Read the sweeps and lone cells of a results folder, then the list of processes.
 
     Processes of the host ``gone`` count as gone.
     """
@@ -174,16 +174,14 @@ def _require(path: Path) -> None:
 
 
 def other_store(store: Store, runs: Runs, result: ResultFolder) -> str:
-    """The URI of another store that the sweep or lone cell was tracked in; empty if it was this
-    one.
-    """
+    """The URI of another store in which ``result`` was tracked; empty if none is known."""
     if result.identity in runs.by_sweep:
         return ""
     told = [result.sweep.uri] if result.sweep else []
     told += [read_json(cell.folder / TRACKED).get("uri", "") for cell in result.cells]
     for uri in filter(None, told):
         path = to_path(uri)
-        moved = path and not path.is_file()  # this one, before it was moved or deleted
+        moved = path and not path.is_file()  # this store, before it was moved or deleted
         if uri != store.uri and path != store.own_database and not moved:
             return uri
     return ""

@@ -1,7 +1,7 @@
 """Removes old sweeps and lone cells: their folders, and their runs with all artifacts.
 
 Nothing that still runs counts as old. Nothing outside the results folder is removed, even if a link
-or a URI leads there, and no sweep or cell whose folder holds a file of somebody else.
+or a URI leads there. A sweep or cell with a file that no run writes is left alone.
 """
 
 import shutil
@@ -26,7 +26,7 @@ def old(
     age: str,
     age_s: float,
 ) -> Iterator[tuple[str, Finding]]:
-    """Find sweeps and lone cells that ended longer ago than ``age``; yields id and finding."""
+    """Find sweeps and lone cells that ended longer ago than ``age``; yields ids with findings."""
     away = _away(store)
     for left in sorted(away.iterdir()) if away.is_dir() else ():
         what = f"{left}: it was not removed to its end"
@@ -36,7 +36,7 @@ def old(
         own = runs.by_sweep.get(result.identity, [])
         if not result.record or result.ended >= before or _busy(result, processes, own):
             continue
-        if not other_store(store, runs, result):  # which would keep runs without folders
+        if not other_store(store, runs, result):  # that store would keep runs without folders
             finding = _finding(store, result.name, result.ended, age, [result.path], own)
             yield result.identity, finding
     on_disk = {result.identity for result in found}
@@ -49,7 +49,7 @@ def old(
 
 
 def _busy(result: ResultFolder, processes: Processes, own: list[Run]) -> bool:
-    """Whether a part of it may still run, on this host or on one that cannot be asked from here."""
+    """Whether a part of ``result`` may still run, here or on a host that cannot be asked."""
     states = {processes.state(cell.record) for cell in result.cells if cell.record.running}
     whole = processes.state(result.record) if result.record else "gone"
     left_open = whole == "elsewhere" and any(run.open for run in own)
@@ -86,7 +86,7 @@ def _not_ours(path: Path, folder: Path) -> str:
 
 
 def _own(path: Path, run: Run, store: Store) -> bool:
-    """Whether ``path`` is artifacts/KIND/RUN/artifacts."""
+    """Whether ``path`` is artifacts/KIND/RUN/artifacts in the results folder, for this run."""
     kind = path.resolve().parents[1]
     return (path.parent.name, path.name, kind.parent) == (
         run.identity,
@@ -96,8 +96,8 @@ def _own(path: Path, run: Run, store: Store) -> bool:
 
 
 def _away(store: Store) -> Path:
-    """The folder into which a result is moved before it is removed, so that no half of one stays
-    behind under its name.
+    """The folder into which a result is moved before it is removed, so that a removal that is cut
+    short leaves no half of it in its place.
     """
     return store.dir / ".pruned"
 

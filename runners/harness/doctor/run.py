@@ -1,8 +1,8 @@
 """The doctor: finds and mends what a crash or a move left behind.
 
-Each finding is mended before the next is looked for, so that later ones build on it. The folders
-are read first, then the processes, then the store: whatever a process did before it ended is then
-part of what is read after it.
+Each finding is mended before the next one is looked for, so that later ones build on it. The
+folders are read first, then the processes, then the store. So what is read later shows everything
+that a process did before it ended.
 """
 
 import os
@@ -68,7 +68,7 @@ def _treat(found: Iterable[Finding], fix: bool, folder: Path) -> int:
             try:
                 print(f"{finding.what}; {finding.mend()}", flush=True)
                 done += 1
-            except Exception as error:  # of one sweep; the others can still be mended
+            except Exception as error:  # about one sweep; the others can still be mended
                 left += 1
                 print(f"{finding.what}; not mended: {first_line(error)}", flush=True)
     print(_summary(done, left, mendable, fix, folder))
@@ -102,7 +102,7 @@ def findings(store: Store, config: DoctorConfig) -> Iterator[Finding]:
     else:
         try:
             runs = read_runs(store)
-        except Exception as error:  # of MLflow, a server, or sqlite
+        except Exception as error:  # from MLflow, a server, or sqlite
             yield Finding(f"{store.uri}: {first_line(error)}", "what it has cannot be told")
     pruned: set[str] = set()
     if runs and config.prune:

@@ -30,7 +30,7 @@ conversion.register()
 
 
 def run(entry: EntryPoint) -> int:
-    """Run ``entry`` on sys.argv. Returns the exit status, unless it depends on results."""
+    """Run ``entry`` on sys.argv. Returns the exit status; results of cells do not count in it."""
     entries.begin(entry)
     try:
         for word in sys.argv[1:]:
@@ -51,8 +51,8 @@ def run(entry: EntryPoint) -> int:
     if misplaced:
         print(f"{entry.name}: {misplaced}", file=sys.stderr)
         return 2
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # hands us the exception in place of a printed one
-    conversion.register()  # an id that an older sweep left behind is forgotten
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors and does not print them
+    conversion.register()  # forgets the id that an older sweep left behind
     sweeper.register()
     typed = sys.argv
     entry.words = [word for word in typed[1:] if entry.leaves(word)]
@@ -80,7 +80,7 @@ def run(entry: EntryPoint) -> int:
 
 
 def _looks_and_sweeps(words: Sequence[str]) -> str:
-    """Why ``--cfg`` or ``--info`` cannot stand beside ``-m``; empty if they do not."""
+    """Why ``--cfg`` or ``--info`` cannot be used with ``-m``; empty if they are not."""
     shows = {"--cfg": "--cfg", "-c": "--cfg", "--info": "--info", "-i": "--info"}
     found = [shows[head] for word in words if (head := word.partition("=")[0]) in shows]
     if found and {"-m", "--multirun"} & set(words):
@@ -91,7 +91,7 @@ def _looks_and_sweeps(words: Sequence[str]) -> str:
 def run_cells(entry: EntryPoint) -> NoReturn:
     """Run ``entry``, whose jobs return ``Finished``; print which cells went wrong, and exit."""
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a console without the characters of a text
+        sys.stdout.reconfigure(errors="replace")  # the console may lack a text's characters
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         status = run(entry)

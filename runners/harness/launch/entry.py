@@ -1,4 +1,4 @@
-"""What an entry point is, and what the jobs of one command are."""
+"""The classes for an entry point, for the jobs of one command, and for their outcome."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -41,9 +41,9 @@ class Sweep:
     lone: bool = False
     """Whether this is a single job that was started without -m."""
     done: set[int] = field(default_factory=set)
-    """Numbers of the jobs that an older run of this sweep has done, so that they need not run."""
+    """Numbers of the jobs that were done before this sweep was resumed, and do not run again."""
     resumed: bool = False
-    """Whether this goes on with an older sweep, whose folder exists."""
+    """Whether this sweep goes on with an older one, whose folder exists."""
     rerun_of: str | None = None
     """The id of the sweep that this one runs again."""
 
@@ -66,7 +66,7 @@ class EntryPoint:
     name: str
     """The name of its primary config, conf/NAME.yaml, and the kind of its runs."""
     job: Callable[[DictConfig], Any]
-    """Runs one job. It can be imported by its name, as a launcher's workers do."""
+    """Runs one job. It is importable by name, since a launcher's workers import it that way."""
     schema: type
     """The dataclass that the composed config is checked against."""
     usage: Callable[[], str]
@@ -74,15 +74,15 @@ class EntryPoint:
     check: str = ""
     """Checks one job's config before anything runs; raises UsageError."""
     prepare: str = ""
-    """Is called with the sweep before anything is made, and returns the sweep to run. It may go on
-    with an older sweep, refuse, or print a plan and exit (SystemExit).
+    """Takes the sweep before anything is made, and returns the sweep to run. It may go on with an
+    older sweep, refuse, or print a plan and exit (SystemExit).
     """
     around: str = ""
     """A context manager that is entered with the sweep before its first job."""
     keeps: bool = False
     """Whether the result of each job is kept, in a folder of its own."""
     alone: str = ""
-    """Why the command takes no -m; empty if it does."""
+    """Why the command takes no -m; empty if it takes -m."""
     leaves: Callable[[str], bool] = lambda word: False
     """Whether a KEY=VALUE word of the command is not for the command's own config."""
     words: list[str] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Checks of the folders that a command would write to, before Hydra makes any of them.
 
-The result of a lone cell is kept in tracking.dir/cells/ID, that of a cell of a sweep in
-tracking.dir/sweeps/ID/NUMBER. Hydra would make any folder it is told to, and a run writes files by
-fixed names. So every folder that is not the run's own is refused before anything is written.
+A lone cell is kept in tracking.dir/cells/ID, a cell of a sweep in tracking.dir/sweeps/ID/NUMBER.
+Hydra would make any folder it is told to, and a run writes files with fixed names. So a folder that
+is not the run's own is refused, with a UsageError, before anything is written.
 """
 
 import os
@@ -21,9 +21,7 @@ _PLACES = ("cells", "sweeps", "artifacts", "checkpoints")
 
 
 def check_job(entry: EntryPoint, hydra: DictConfig, sweep: Path | None = None) -> None:
-    """Check the folders that one job's command gives to Hydra; ``sweep`` is the folder of its
-    sweep.
-    """
+    """Check the folders in one job's Hydra config; ``sweep`` is the folder of its sweep, if any."""
     below = hydra.output_subdir
     if not entry.keeps:
         for key, value, own in (
@@ -55,7 +53,7 @@ def check_job(entry: EntryPoint, hydra: DictConfig, sweep: Path | None = None) -
 
 
 def check_sweep(entry: EntryPoint, sweep: Sweep) -> None:
-    """Check where a lone job or a sweep goes: a folder of its own, in a store that takes it."""
+    """Check that a lone job or a sweep has a folder of its own, in a store that can be used."""
     if not entry.keeps:
         return
     tracking: TrackingConfig = sweep.configs[0].tracking
@@ -76,8 +74,8 @@ def check_sweep(entry: EntryPoint, sweep: Sweep) -> None:
 
 
 def check_store(tracking: TrackingConfig, kind: str) -> None:
-    """Check that a run of ``kind`` can be kept, and also tracked as far as that can be told
-    quickly.
+    """Check that the results of a run can be written and, as far as a quick look shows, tracked in
+    the experiment of ``kind``.
     """
     store = open_store(tracking)
     check_writable(store)
@@ -91,7 +89,7 @@ def check_store(tracking: TrackingConfig, kind: str) -> None:
 
 
 def check_writable(store: Store) -> None:
-    """Check that a results folder, its folders, and the file of a local store can be written."""
+    """Check that the results folder, its subfolders and the file of a local store are writable."""
     file = store.database
     places = [store.dir, *(store.dir / name for name in _PLACES), *([file.parent] if file else [])]
     for place in dict.fromkeys(_above(place) for place in places):

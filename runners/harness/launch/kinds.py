@@ -19,13 +19,13 @@ class Kind:
     check: str
     """Checks a config before anything runs; raises UsageError."""
     run: str
-    """Makes a CellResult from a config and a ``CellProgress``; or, if the kind is ``live``, from a
+    """Makes a CellResult from a config and a ``CellProgress`` or, if the kind is ``live``, from a
     config and a ``Delivery``.
     """
     show: str = ""
     """Shows a ``JobResult`` to the user."""
     done: str = ""
-    """Returns ``Finished`` for a job whose result an older run of its sweep has, otherwise None."""
+    """Returns ``Finished`` for a job that was done before its sweep was resumed, otherwise None."""
     live: bool = False
     """Whether a run takes so long that its figures are delivered to MLflow while it goes on."""
 

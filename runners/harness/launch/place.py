@@ -10,7 +10,7 @@ from runners.harness.store.disk import Place
 
 
 def of_job(config: Any = None) -> Place:
-    """The place of the job that Hydra is running, which has the typed ``config``."""
+    """The place of the job that Hydra is running; ``config`` is the job's typed config."""
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     overrides = list(hydra.overrides.task)
@@ -26,14 +26,14 @@ def of_job(config: Any = None) -> Place:
 
 
 def _model(config: Any) -> dict[str, str]:
-    """The name of a checkpoint, which stands in the place of an option of the group ``model``."""
+    """The checkpoint's name as the choice of the group ``model``; empty without a checkpoint."""
     name = getattr(config, "checkpoint", "none")
     return {} if name == "none" else {"model": Path(name).name}
 
 
 def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
-    """The chosen option of each group, followed by overridden values: batch=1 batch.size=12 gives
-    ``{"batch": "1 size=12"}``.
+    """The chosen option of each group, followed by the values overridden in it: ``batch=1
+    batch.size=12`` gives ``{"batch": "1 size=12"}``.
     """
     choices = {}
     for group, option in options.items():

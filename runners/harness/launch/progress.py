@@ -1,4 +1,4 @@
-"""Shows on a terminal how far cells and sweeps are.
+"""Shows the progress of cells and sweeps on a terminal.
 
 Nothing is drawn from a thread or inside timed code, since drawing would disturb measuring.
 """
@@ -49,7 +49,7 @@ class SweepProgress:
         """Draw the bar with the phase of the current cell, cut so that the line does not wrap."""
         left = self.left()
         count = f"{self.done}/{len(self.estimates_s)}"
-        others = _BAR_WIDTH + len(count) + len(f"{left} left") + 3  # and a space between each two
+        others = _BAR_WIDTH + len(count) + len(f"{left} left") + 3  # 3 spaces between the columns
         text = Text(phase)
         text.truncate(max(console.width - others, 10), overflow="ellipsis")
         self._bar.update(self._task, description=text.plain, completed=self.done, left=left)
@@ -64,8 +64,7 @@ _axes: set[str] | None = None
 
 @contextmanager
 def sweep(estimates_s: Sequence[float], axes: set[str]) -> Iterator[None]:
-    """Show the progress of a sweep while the block runs; its cells take ``estimates_s`` seconds
-    each.
+    """Show the progress of a sweep while the block runs; ``estimates_s`` has each cell's seconds.
 
     Each cell is named by its values of ``axes``.
     """
@@ -90,7 +89,7 @@ def named_by(axes: set[str]) -> Iterator[None]:
 
 
 class CellProgress:
-    """Shows the phases of one cell, and at last its outcome."""
+    """Shows the phases of one cell and finally its outcome."""
 
     def __init__(self, place: Place) -> None:
         names = place.overrides
@@ -99,7 +98,7 @@ class CellProgress:
         self.swept = _axes is not None
         if place.rerun_of:
             names = [f"{place.rerun_of} again"]
-        elif not self.swept:  # by the id that other commands take
+        elif not self.swept:  # named by the id that other commands take
             names = [place.cell, *(name for name in names if not name.startswith(_PLACE))]
         self.title = " ".join(names) or "one cell"
 

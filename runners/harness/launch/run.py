@@ -46,11 +46,11 @@ def run_job(
     show it.
 
     ``run`` and ``show`` replace the kind's own functions. A job that is stopped leaves an
-    ``interrupted`` result, and then the stop goes on. A job that exits in any other way leaves a
-    ``failed`` one, and the other jobs of its sweep run. A job whose result is kept already, because
-    its sweep was resumed, does not run.
+    ``interrupted`` result, and the KeyboardInterrupt is raised again. A job that raises anything
+    else leaves a ``failed`` result, and the other jobs of its sweep run. A job that was done before
+    its sweep was resumed does not run.
     """
-    from runners.harness.measure import subject  # loads torch, which --help does without
+    from runners.harness.measure import subject  # here, since it loads torch
 
     if kind.done and place is None:
         kept: Finished | None = resolve_name(kind.done)(config)
@@ -88,7 +88,7 @@ def run_job(
 
 
 def _measured(run: Callable[[Any, Any], CellResult], config: Any, report: Any) -> CellResult:
-    """The result of ``run``, with the contents of the prompt's file."""
+    """The result of ``run``, even if it raises, with the contents of the prompt's file."""
     copies: dict[str, str] = {}
     try:
         copies = config.prompt.content.files if hasattr(config, "prompt") else {}

@@ -1,6 +1,6 @@
-"""Our part of Hydra's sweeper: all jobs are composed and checked before the first one runs.
+"""Replaces a part of Hydra's sweeper, so that all jobs are checked before the first one runs.
 
-Hydra's basic sweeper runs the first jobs of a sweep before it looks at the last one. ``round`` is
+Hydra's basic sweeper runs the first jobs of a sweep before it composes the last one. ``round`` is
 always the slowest axis, wherever it is typed, so that rounds are interleaved and the machine's
 drift affects all cells alike.
 """
@@ -101,8 +101,8 @@ def meant(jobs: list[list[str]], leave_out: Sequence[str], typed: set[str]) -> l
     """The jobs of a sweep without the combinations that its preset leaves out.
 
     Each text of ``leave_out`` has conditions on the axes, such as ``engine=compiled and
-    cache=rolling``. A job is left out if it fits all conditions of a text, unless the user typed
-    every key that the text names: then it was asked for.
+    cache=rolling``. A job that fits all conditions of a text is left out, unless the user typed
+    every key in the text and so asked for it.
     """
     kept = jobs
     for text in leave_out:
@@ -124,20 +124,20 @@ def _fits(job: list[str], conditions: list[filters.Condition]) -> bool:
 
 
 def _use_id(config: DictConfig, identity: str) -> None:
-    """Put all jobs into the sweep with that id. Jobs read the resolved value from this config."""
+    """Put all jobs into the sweep ``identity``, by changing the id that ``config`` resolves to."""
     OmegaConf.register_new_resolver("new_id", lambda: identity, use_cache=True, replace=True)
     OmegaConf.clear_cache(config)
     assert Path(config.hydra.sweep.dir).name == identity
 
 
 def register() -> None:
-    """Replace the method ``sweep`` of Hydra's basic sweeper by ours; safe to repeat.
+    """Replace the method ``sweep`` of Hydra's basic sweeper by ``checked_sweep``; safe to repeat.
 
     A subclass does not work: Hydra imports a sweeper by its name, from a top-level package named
     ``hydra_plugins`` or from its own package, and loads everything in ``hydra_plugins`` for every
     program that uses Hydra.
     """
-    Plugins.instance()  # its scan loads the plugins' modules anew: after it they are the real ones
+    Plugins.instance()  # first, since its scan reloads the modules of plugins
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     BasicSweeper.sweep = checked_sweep  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""Delivers sweeps, and runs that take long, to MLflow while they go on.
+"""Delivers sweeps and long runs to MLflow while they go on.
 
-What is on disk is always ahead of MLflow. If the store cannot be reached for a while, that is
-reported once, and it gets what it missed with the next figures.
+Everything is on disk before it goes to MLflow. If the store cannot be reached for a while, that is
+reported once, and the store gets what it missed with the next figures.
 """
 
 import time
@@ -24,7 +24,7 @@ _RANK = ("interrupted", "failed", "ok")  # the worst first
 
 
 class Delivery:
-    """Delivers the run of the job at ``place``. Raises TrackingError if it cannot be opened."""
+    """Delivers the job at ``place``. Raises TrackingError if its MLflow run cannot be opened."""
 
     def __init__(self, store: Store, place: Place) -> None:
         self.place = place
@@ -93,9 +93,10 @@ def sum_up(store: Store, folder: Path) -> str:
 def tracked_sweep(
     kind: str, sweep: Sweep, sum_up: Callable[[Store, Path], str] = sum_up
 ) -> Iterator[None]:
-    """Open the run of a sweep, whose jobs run in the block, and end it however they end.
+    """Open the MLflow run of a sweep for the block that runs its jobs, and end it in any case.
 
-    ``sum_up`` writes the sweep's tables into its folder's tables/ and returns its outcome.
+    ``sum_up`` may write tables into tables/ of the sweep's folder, and returns its outcome. Raises
+    UsageError if the run cannot be opened.
     """
     store, folder = open_store(sweep.configs[0].tracking), sweep.folder
     try:

@@ -1,7 +1,7 @@
 """The differences between two cells' environment.json, as lines for people.
 
-What only disturbs a measurement (load, free memory, the present clock rate, other processes) is no
-difference, and neither is the name of the host.
+Facts that only disturb a measurement (load, free memory, the present clock rate, other processes)
+do not count as differences, and neither does the name of the host.
 """
 
 from collections.abc import Iterator
@@ -43,15 +43,15 @@ class Difference:
     """Something that may explain why two cells differ."""
 
     kind: str
-    """``code``, ``versions`` or ``hardware``, which takes in the threads and their settings."""
+    """``code``, ``versions`` or ``hardware``; the last includes threads and their settings."""
     line: str
-    """``torch 2.13.0 -> 2.14.1``"""
+    """The difference, such as ``torch 2.13.0 -> 2.14.1``."""
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
     """All differences by kind: code, versions, hardware.
 
-    A fact that one of the two lacks, because it is older, is left out.
+    A fact that is missing in one of the two, because that one is older, is left out.
     """
     found = [
         Difference("code", f"code: {line}")
@@ -111,7 +111,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """``0-2,5`` of [0, 1, 2, 5]."""
+    """The numbers as ranges: [0, 1, 2, 5] gives ``0-2,5``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -122,7 +122,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _code(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """At most one line; none where all sources are equal, whatever the commit."""
+    """Yield one line if the sources differ; none if all are equal, whatever the commit."""
     digests = old.get("sha256"), new.get("sha256")
     one, other = _source(old), _source(new)
     if not old or not new or (digests[0] == digests[1] and (digests[0] or one == other)):

@@ -1,6 +1,6 @@
-"""The machine and the code, which are recorded with every cell.
+"""Collects the facts about the machine and the code that are recorded with every cell.
 
-What a platform does not tell is left empty. Nothing here is called inside timed code.
+A fact that the platform does not tell is left empty. Nothing here is called inside timed code.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _SETTINGS = ("OMP_", "KMP_", "MKL_", "GOMP_", "ATEN_CPU_", "CUDA_VISIBLE_", "PYT
 
 @lru_cache(maxsize=1)
 def collect() -> dict[str, Any]:
-    """The machine and its software as a JSON-like dict: what stays the same during a process."""
+    """The machine and its software as a JSON-like dict: facts that do not change in a process."""
     import torch
 
     names = sorted(name for name in os.environ if name.startswith(_SETTINGS))
@@ -50,15 +50,15 @@ def collect() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """The numbers of threads that torch has now; they are set for each cell."""
+    """The numbers of threads that torch uses now; they are set for each cell."""
     import torch
 
     return {"torch": torch.get_num_threads(), "interop": torch.get_num_interop_threads()}
 
 
 def state() -> dict[str, Any]:
-    """What changes from moment to moment and disturbs a measurement; recorded at the start and the
-    end of a cell.
+    """Facts that change from moment to moment and disturb a measurement. They are recorded at the
+    start and the end of a cell.
     """
     return {
         "load_average": system.load_average(),
@@ -70,10 +70,10 @@ def state() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def code() -> dict[str, Any]:
-    """Version, git commit, branch, dirty flag and diff of our own code, and a digest of all
+    """Version, git commit, branch, dirty flag and diff of tinygpt's code, and a digest of its
     sources.
 
-    Outside a checkout, and without git, there is only the digest of the installed sources.
+    Outside a checkout, or without git, there are only the version and the digest.
     """
     found: dict[str, Any] = {"version": __version__} | _git_facts()
     sources = hashlib.sha256()
@@ -84,7 +84,7 @@ def code() -> dict[str, Any]:
 
 
 def reset_peak_memory(device: str) -> None:
-    """Let the peak that ``peak_memory_bytes`` reports start again from here, where possible."""
+    """Start anew the peak that ``peak_memory_bytes`` reports, where the platform can."""
     if device == "cuda":
         import torch
 
@@ -97,8 +97,8 @@ def reset_peak_memory(device: str) -> None:
 
 
 def peak_memory_bytes(device: str) -> int | None:
-    """The most memory held since ``reset_peak_memory``: torch's on a GPU, the process's otherwise
-    (Linux).
+    """The most memory held since ``reset_peak_memory``: by torch on a GPU, otherwise by the process
+    (Linux; None elsewhere).
     """
     if device == "cuda":
         import torch
@@ -122,15 +122,15 @@ def _version(package: str) -> str | None:
         text = metadata.distribution(package).read_text("METADATA") or ""
     except metadata.PackageNotFoundError:
         return None
-    # metadata.version parses whole READMEs: 40 ms for all packages, and this takes 5.
+    # metadata.version parses whole READMEs, which takes 40 ms for all packages; this takes 5 ms.
     return next((line[9:] for line in text.splitlines() if line.startswith("Version: ")), None)
 
 
 def _git_facts() -> dict[str, Any]:
-    """Commit, branch, dirty flag and diff, by one or two calls of git, each of which is slow.
+    """Commit, branch, dirty flag and diff, from one or two calls of git, since each is slow.
 
     A file that git does not track makes the checkout dirty as well; it is named, but not part of
-    the diff.
+    the diff. Without git or a commit the result is empty.
     """
     status = (ROOT / ".git").exists() and _git(
         *("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"), "--", *_SOURCES
@@ -155,7 +155,7 @@ def _git_facts() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    # A hook's GIT_DIR would name another repository than ours; the index stays as it is.
+    # In a git hook GIT_DIR may name another repository. Without locks git leaves the index alone.
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     try:

@@ -1,7 +1,7 @@
 """The GPU that torch uses, as described by torch and NVML; None if torch has none.
 
-NVML numbers all GPUs of the machine, torch only those that it may use, in another order
-(CUDA_VISIBLE_DEVICES). They are matched by UUID, or else by PCI address.
+NVML numbers all GPUs of the machine. Torch numbers only those that it may use, perhaps in another
+order (CUDA_VISIBLE_DEVICES). So they are matched by UUID, or else by PCI address.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def facts() -> dict[str, Any] | None:
-    """Facts that do not change. NVML's part is None without its library, or without an answer."""
+    """Facts that do not change. Those from NVML are None without its library or its answer."""
     seen = _seen()
     if seen is None:
         return None
@@ -48,14 +48,14 @@ def state() -> dict[str, Any] | None:
 
 
 def _others() -> list[dict[str, int | None]] | None:
-    """The other processes on the GPU, with the bytes that each holds, if that is known."""
+    """The other processes on the GPU, each with the bytes that it holds; None if unknown."""
     kinds = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
     answers = [_ask(kind) for kind in kinds]
     if answers == [None, None]:
         return None
     bytes_of = {process.pid: process.usedGpuMemory for some in answers for process in some or []}
     if os.getpid() not in bytes_of and _holds_memory():
-        # NVML numbers processes as the machine does, this container in a way of its own.
+        # NVML gives the machine's process ids, which differ from those in this container.
         return [] if len(bytes_of) == 1 else None
     bytes_of.pop(os.getpid(), None)
     return [{"pid": pid, "bytes": size} for pid, size in sorted(bytes_of.items())]
@@ -69,14 +69,14 @@ def _holds_memory() -> bool:
 
 @lru_cache(maxsize=1)
 def _seen() -> tuple[Any, Any] | None:
-    """The properties of the GPU that torch uses, and NVML's handle of it."""
+    """The properties of the GPU that torch uses, and NVML's handle for it."""
     import torch
 
     if not torch.cuda.is_available():
         return None
     try:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    except (RuntimeError, AssertionError):  # seen, and not to be had
+    except (RuntimeError, AssertionError):  # a GPU that cannot be used
         return None
     return properties, _handle(properties)
 

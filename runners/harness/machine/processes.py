@@ -17,17 +17,17 @@ class Owner:
     host: str
     pid: int
     process_started: float
-    """Seconds since 1970. A process id is used again later, but not with the same start time."""
+    """Seconds since 1970. A process id may be used again, but not with the same start time."""
 
     @classmethod
     def here(cls) -> Self:
-        """The process that asks."""
+        """The process that calls this."""
         started = psutil.Process().create_time()
         return cls(host=platform.node(), pid=os.getpid(), process_started=started)
 
 
 class Processes:
-    """The processes of this host at the moment when this is made. Those of host ``gone`` count as
+    """The processes of this host when the object is made. Processes of the host ``gone`` count as
     gone.
     """
 
@@ -40,7 +40,7 @@ class Processes:
         if owner.host != self.host:
             return "gone" if owner.host == self._gone else "elsewhere"
         if owner.pid not in self._pids and not psutil.pid_exists(owner.pid):
-            return "gone"  # asked for by its id as well: another user's may be hidden in the list
+            return "gone"  # the list may hide other users' processes, so the id is asked for too
         try:
             process = psutil.Process(owner.pid)
             same = abs(process.create_time() - owner.process_started) < 1.0

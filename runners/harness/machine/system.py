@@ -1,7 +1,7 @@
-"""The machine's processor and memory, and what this process may use of them.
+"""Facts about the processor and the memory, and how much of them this process may use.
 
-Affinity and control groups limit that. What a platform cannot tell is None: macOS and Windows have
-neither /proc nor control groups.
+Affinity and control groups limit its share. A fact that the platform cannot tell is None: macOS and
+Windows have neither /proc nor control groups.
 """
 
 import os
@@ -20,11 +20,11 @@ SYSTEM = Path("/")
 """The folder in which proc/ and sys/ are."""
 _CPU0 = "sys/devices/system/cpu/cpu0/cpufreq"
 _SHORTEST_S = 0.5
-"""The shortest span for which the cores' time is known well enough: it is counted in hundredths of
-a second.
+"""The shortest span, in seconds, over which the cores' time is known well enough: the system counts
+it in hundredths of a second.
 """
 _UNLIMITED = 2**60
-"""Version 1 of the control groups says "no limit" by a limit above this."""
+"""A limit of at least this many bytes means no limit in version 1 of the control groups."""
 
 
 def cpu() -> dict[str, Any]:
@@ -42,7 +42,7 @@ def cpu() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Sizes that do not change; ``available_bytes`` is the one that does."""
+    """The sizes of the memory, in bytes, that do not change, unlike ``available_bytes``."""
     return {
         "memory_bytes": psutil.virtual_memory().total,
         "memory_limit_bytes": min((limit for limit, _ in _memory_limits()), default=None),
@@ -58,7 +58,7 @@ def affinity() -> list[int] | None:
 
 
 def cpu_quota() -> float | None:
-    """The cores' worth of time that the control groups allow; the tightest limit counts."""
+    """The number of cores whose time the control groups allow: the tightest limit, or None."""
     quotas = []
     for folder in _groups("cpu"):
         words = (read(f"{folder}/cpu.max") or "").split()
@@ -83,14 +83,12 @@ def available_bytes() -> int:
 
 
 def mhz() -> float | None:
-    """The clock rate of the first processor now."""
+    """The present clock rate of the first processor, in MHz."""
     return _mhz("scaling_cur_freq", "current")
 
 
 def load_average() -> list[float] | None:
-    """Means of the number of runnable processes over the last 1, 5 and 15 minutes, if they are
-    counted.
-    """
+    """The mean number of runnable processes over the last 1, 5 and 15 minutes; None if unknown."""
     return told(lambda: list(os.getloadavg()))
 
 
@@ -98,10 +96,10 @@ class CpuTime(NamedTuple):
     """The time that the cores available to this process have worked so far, in seconds."""
 
     at: float
-    """Time by the clock."""
+    """When it was read, by ``time.perf_counter``."""
     cores: int
     busy: float
-    """Time of all processes together, including what a hypervisor gave to other machines."""
+    """Time of all processes together, including time that a hypervisor gave to other machines."""
     own: float
     """Time of this process."""
 
@@ -122,7 +120,7 @@ def _cpu_time() -> CpuTime:
 def others_share(start: CpuTime | None, end: CpuTime | None) -> float | None:
     """The share of the cores' time that other processes took between two moments.
 
-    None if the platform does not tell, and for a span that is too short.
+    None if the platform does not tell, or if the span is too short.
     """
     if start is None or end is None or end.at - start.at < _SHORTEST_S:
         return None
@@ -139,9 +137,7 @@ def read(path: str) -> str | None:
 
 
 def told(question: Callable[[], T]) -> T | None:
-    """The answer of ``ask``, or None if this platform has none, which shows in many kinds of
-    errors.
-    """
+    """The answer of ``question``; None if this platform has none, which may raise any exception."""
     try:
         return question()
     except Exception:
@@ -149,11 +145,10 @@ def told(question: Callable[[], T]) -> T | None:
 
 
 def _groups(controller: str) -> Iterator[PurePosixPath]:
-    """The folders of this process's control groups and of all groups around them, of either
-    version.
+    """The folders of this process's control groups, and of all groups that contain them, in version
+    1 and 2.
 
-    A container may see its groups under other names than the machine; then the root is its own
-    group.
+    In a container the names may be those of the machine; the root is then the container's group.
     """
     for line in (read("proc/self/cgroup") or "").splitlines():
         _, controllers, inside = line.split(":", 2)
@@ -167,8 +162,8 @@ def _groups(controller: str) -> Iterator[PurePosixPath]:
 def _memory_limits() -> Iterator[tuple[int, int]]:
     """Bytes allowed and bytes in use of each control group with a limit.
 
-    Cached pages of files that were not read lately do not count as in use: they are given up when
-    memory is needed.
+    Cached pages of files that were not read lately do not count as in use, since the system drops
+    them when memory is needed.
     """
     for folder in _groups("memory"):
         limit = read(f"{folder}/memory.max") or read(f"{folder}/memory.limit_in_bytes") or ""
@@ -194,7 +189,7 @@ def _cpu_model() -> str | None:
     fields = _cpuinfo()
     if "model name" in fields:
         return fields["model name"]
-    if "CPU part" in fields:  # ARM, by numbers
+    if "CPU part" in fields:  # ARM, which gives numbers
         return f"{fields.get('CPU implementer', 'ARM')} {fields['CPU part']}"
     if platform.system() == "Darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]

@@ -23,7 +23,7 @@ from runners.harness.store.tracking import TrackingError
 from tinygpt.config import ADDED_TO_MODEL
 
 _TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
-"""A part of the config that only runs of this kind have."""
+"""For each kind, a part of the config that only runs of this kind have."""
 _ADDED = tuple(f"model.{name}" for name in ADDED_TO_MODEL)
 _ABOUT_A_COMMAND = ("tracking", "hydra", "resume", "plan")
 """Parts of a config that belong to the command and not to the run."""
@@ -34,14 +34,14 @@ class Original:
     """A finished run, or a config.yaml alone."""
 
     cell: str
-    """Its id; or the path of the config, if there is no result beside it."""
+    """The cell's id, or the path of the config if there is no result beside it."""
     kind: str
     config: dict[str, Any]
     """The resolved config, as it was stored."""
     path: Callable[[str], Path] = field(repr=False)
     """Gives the path from which a file of the run can be read. Raises OSError or TrackingError."""
     record: CellRecord | None
-    """Its result; None if there is none."""
+    """The record with its result; None if there is none."""
 
     @property
     def tags(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Original:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Machine and code that it ran on; empty if that was never written or cannot be read."""
+        """The machine and the code of the run; empty if never written, or if it cannot be read."""
         try:
             return read_json(self.path("environment.json"))
         except TrackingError:
@@ -142,7 +142,7 @@ class ChangedConfig:
 def changed_config(
     original: Original, words: Sequence[str], tracking: TrackingConfig, schema: type
 ) -> ChangedConfig:
-    """Change the stored config by ``words``, and let its results go to ``tracking``.
+    """Change the stored config by ``words``, and send the new results to ``tracking``.
 
     A prompt that came from a file is read from the run's own copy of that file.
     """
@@ -155,7 +155,7 @@ def changed_config(
     sources = {f"prompt.{key}": key for key in values.get("prompt", {}) if key != "tokens"}
     if any(word.key in sources and word.value is not None for word in parsed_words):
         values["prompt"] |= dict.fromkeys(sources.values())  # the new prompt replaces the old one
-    # Options first, wherever they stand, as in any command.
+    # Options of groups come first, whatever the order of the words, as in any command.
     for parsed in sorted(parsed_words, key=lambda word: word.key not in groups):
         _apply(values, parsed, choices)
     _require_parts(values, schema)
@@ -181,7 +181,7 @@ def changed_config(
 
 
 def _require_parts(values: dict[str, Any], schema: type) -> None:
-    """Raise UsageError if a part of the config is a plain value."""
+    """Raise UsageError if a part of the config that has keys of its own is a plain value."""
     for part in fields(schema):
         found = values.get(part.name, {})
         if part.default_factory is not MISSING and not isinstance(found, dict):
@@ -198,7 +198,7 @@ def _apply(values: dict[str, Any], word: Word, choices: dict[str, str]) -> None:
             )
         values[key] = option_values(
             key, str(value)
-        )  # what it leaves out is the schema's default, as in any command
+        )  # keys that it leaves out get the schema's defaults, as in any command
         choices[key] = str(value)
         return
     *parts, last = key.split(".")

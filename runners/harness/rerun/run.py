@@ -1,7 +1,7 @@
 """Runs stored configs again: says what has changed since, runs them, and judges the results.
 
-The stored config is taken as it is and not composed again. Today's presets are only used to say
-what they would make of the same command now.
+The stored config is taken as it is and not composed again. Today's presets are used only to say
+what the same command would give now.
 """
 
 import secrets
@@ -121,7 +121,9 @@ def _tell(top: SweepRef | None, jobs: list[Job]) -> None:
 
 
 def _say(what: str, jobs: list[Job], told: list[list[str]]) -> bool:
-    """Print each line once, naming the jobs it is about unless it is about all of them."""
+    """Print each line once, with the cells it is about unless it is about all; returns whether
+    there were any lines.
+    """
     lines = list(dict.fromkeys(line for of_one in told for line in of_one))
     for line in lines:
         cells = [job.old.cell for job, of_one in zip(jobs, told, strict=True) if line in of_one]
@@ -165,16 +167,16 @@ def _changed_since(old: Original, again: ChangedConfig) -> list[str]:
 
 
 def _presets(old: Original, tracking_dir: str) -> list[str]:
-    """What today's conf/ makes of the old command that it did not make then."""
+    """The values that the old command gets from today's conf/ and did not get then."""
     told = old.overrides
     if told is None or (old.record and old.record.rerun_of):
-        return []  # a rerun's words are no command of its kind
+        return []  # the words of a rerun cannot be composed
     words = [word for word in told if not word.startswith(("hydra", "tracking."))]
     try:
         composed = composed_today(old.kind, words)
-        composed.tracking.dir = tracking_dir  # where a checkpoint is looked up by its name
+        composed.tracking.dir = tracking_dir  # checkpoints are looked up there by name
         if any(word.startswith("checkpoint=") for word in words):
-            composed.checkpoint = old.config["checkpoint"]  # whose path may have been relative
+            composed.checkpoint = old.config["checkpoint"]  # the typed path may be relative
         today = flatten(to_dict(to_config(composed, KINDS[old.kind].schema)))
     except UsageError as error:
         return [f"presets: its command cannot be composed today: {error}"]
@@ -186,7 +188,7 @@ def _presets(old: Original, tracking_dir: str) -> list[str]:
         for key, value in today.items()
         if key in stored
         and value != stored[key]
-        # No preset decides these; and a path that was typed may mean another file from here.
+        # Presets do not decide typed keys, and a typed path may mean another file from here.
         and key not in typed
         and not key.startswith("tracking.")
     ]
@@ -198,7 +200,7 @@ def _place(folder: Path, job: Job, sweep: str | None, number: int, typed: list[s
 
 
 def _run(job: Job, place: Place) -> Finished:
-    """Run a job again, judge it, keep result and verdict, and print the verdict."""
+    """Run a job again, judge the result, keep result and verdict, and print the verdict."""
     kind = KINDS[job.old.kind]
     judgement: list[verdict.Verdict] = []
 

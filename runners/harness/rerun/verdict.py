@@ -11,10 +11,10 @@ from runners.harness.rerun.original import Original
 from runners.harness.tables import noise
 
 HARMLESS = ("length.new_tokens", "batch.size", "round", "timing.")
-"""Keys that may change while the tokens that both runs have must still be equal."""
+"""Keys whose change must not change the tokens that both runs have."""
 ARITHMETIC = ("device.", "cache.", "engine.")
-"""Keys that leave the task the same but change its arithmetic: equal tokens mean something then,
-different ones do not.
+"""Keys that change the arithmetic but not the task. Equal tokens are then a result; different ones
+may come from rounding and prove nothing.
 """
 
 
@@ -33,7 +33,7 @@ class Verdict:
 
     @property
     def reproduced(self) -> bool:
-        """False if tokens differ that should be equal."""
+        """Whether no tokens differ that should be equal."""
         return self.tokens != "different"
 
     def lines(self) -> list[str]:
@@ -47,7 +47,7 @@ class Verdict:
         ]
 
     def verdicts(self) -> list[str]:
-        """The lines about tokens and timing; a single one if both say the same."""
+        """The lines about tokens and timing; a single line if both say the same."""
         if self.tokens_said == self.timing_said:
             return [f"{self.tokens}: {self.tokens_said}"]
         return [
@@ -63,7 +63,9 @@ class Verdict:
 def judge(
     original: Original, changed: dict[str, tuple[Any, Any]], since: list[str], new: CellResult
 ) -> Verdict:
-    """The verdict on ``new``, run with ``changed`` keys after the things that changed ``since``."""
+    """The verdict on ``new``. Its command changed the keys ``changed``, and ``since`` lists what
+    else has changed since the original.
+    """
     tokens, tokens_said = _tokens(original, changed, new)
     timing, timing_said = _timing(original, changed, new)
     return Verdict(tokens, tokens_said, timing, timing_said, asked_for(changed), since)
@@ -118,8 +120,8 @@ def _other_size(
     new: Sequence[dict[str, Any]],
     changed: dict[str, tuple[Any, Any]],
 ) -> str | None:
-    """What is missing or ends elsewhere, in words, although the same number of tokens was asked
-    for.
+    """Which row is missing or ends elsewhere although the same size was asked for, in words; None
+    if there is none.
     """
     if "batch.size" not in changed and len(old) != len(new):
         return f"{len(old)} rows before, {len(new)} now"

@@ -1,9 +1,9 @@
-"""A cell's result on disk. It is complete there before MLflow is told, so that nothing is lost.
+"""Writes a cell's result to disk, where it is complete before it goes to MLflow.
 
 A cell's folder holds cell.json (the record, replaced atomically; the final one is written last),
-config.yaml, overrides.yaml, environment.json, code.diff, timings.json with every raw second, and
-generations.jsonl. Files with other names belong to somebody else, and are neither replaced nor
-removed.
+config.yaml, overrides.yaml, environment.json, code.diff, timings.json with every raw measurement,
+and generations.jsonl. Files whose names are not in ``FILES`` are not tinygpt's, and are neither
+replaced nor removed.
 """
 
 import json
@@ -27,7 +27,7 @@ from runners.harness.store.records import (
 )
 
 TRACKED = "tracked.json"
-"""The file that says which MLflow run a cell was delivered as."""
+"""The file that names the MLflow run that a cell was delivered as."""
 STEPS, SAMPLES, LOSSES = "steps.jsonl", "samples.txt", "loss.png"
 """Files that a training run keeps beside its result."""
 FILES = (
@@ -48,7 +48,7 @@ TABLES = tuple(
 
 @dataclass
 class Place:
-    """Where a job keeps its result: ids, folder and sweep, and the command it came from."""
+    """Where a job keeps its result: folder, cell and sweep, and the command that it came from."""
 
     folder: Path
     cell: str
@@ -65,15 +65,15 @@ class Place:
 
 
 def begin(place: Place, kind: str, config: dict[str, Any]) -> None:
-    """Write down what is about to run, and by which process.
+    """Write the record of a cell that is about to run, its config and its environment.
 
-    Call it under the threads that the run will have, since their number is written down. Raises
-    FileExistsError if the folder has files of these names that do not belong to a cell.
+    Call it after torch's threads are set for the run, since their number is written down. Raises
+    FileExistsError if the folder has files of the same names that do not belong to a cell.
     """
     place.folder.mkdir(parents=True, exist_ok=True)
     _clear(place)
     now = environment.state()
-    CellRecord(  # first: by it the folder is known as ours
+    CellRecord(  # first, since it marks the folder as a cell's
         **asdict(Owner.here()),
         kind=kind,
         started=time.time(),
@@ -116,7 +116,7 @@ def discard(folder: Path) -> None:
 
 
 def is_cell(folder: Path) -> bool:
-    """Whether ``folder`` is that of a cell."""
+    """Whether ``folder`` is the folder of a cell, with a record that can be read."""
     try:
         CellRecord.load(folder)
     except UnreadableRecordError:
@@ -125,7 +125,7 @@ def is_cell(folder: Path) -> bool:
 
 
 def foreign(folder: Path) -> Path | None:
-    """The first file in the folder of a cell, a sweep or its artifacts that no run writes; None if
+    """The first file that no run writes, in the folder of a cell, a sweep or its artifacts; None if
     there is none.
     """
     return next(
@@ -151,10 +151,10 @@ def _is_ours(parts: tuple[str, ...]) -> bool:
 
 
 def finish(place: Place, result: CellResult) -> None:
-    """Write the result. The record, by which the result counts, is written last."""
+    """Write the result. The record is written last, since it makes the result count."""
     folder = place.folder
     record, here = CellRecord.load(folder), Owner.here()
-    if (record.host, record.pid) == (here.host, here.pid):  # else nobody saw its end
+    if (record.host, record.pid) == (here.host, here.pid):  # only this process saw its end
         facts = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
         for name, told in environment.state().items():
             facts[name]["end"] = told
@@ -182,7 +182,7 @@ def finish(place: Place, result: CellResult) -> None:
 
 
 def read_rows(text: str) -> list[dict[str, Any]]:
-    """Parse a generations.jsonl. Its lines end with a line feed only; ``splitlines`` would split in
-    the middle of some texts.
+    """Parse the text of a generations.jsonl. Only a line feed ends a line there; ``splitlines``
+    would also split in the middle of some texts.
     """
     return [json.loads(line) for line in text.split("\n") if line]

@@ -1,4 +1,4 @@
-"""MLflow's experiments ``tinygpt/KIND``: found or made, unless they were deleted or moved."""
+"""Finds or makes MLflow's experiments ``tinygpt/KIND``, unless they were deleted or moved."""
 
 import shlex
 from pathlib import Path
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def find_or_make(client: "MlflowClient", kind: str, artifacts: Path | None, uri: str) -> str:
-    """The id of ``tinygpt/KIND``, which is made if need be, with its artifacts in ``artifacts`` or
-    where a server puts them.
+    """The id of ``tinygpt/KIND``, which is made if it is missing. Its artifacts go to the folder
+    ``artifacts`` or, if that is None, where the server puts them.
 
     Raises OSError if the results folder was moved, since MLflow would write to the old place, and
     if the experiment was deleted, since only its user can decide to bring it and its runs back.

@@ -41,7 +41,7 @@ class StoredCell:
         return self.store.dir / "cells" / self.cell
 
     def path(self, name: str) -> Path:
-        """A path from which one of its files can be read: in its folder, or a copy of MLflow's
+        """The path from which its file ``name`` can be read: in its folder, or a copy of MLflow's
         artifact.
 
         Raises TrackingError, with the cure, if there is neither.
@@ -70,7 +70,7 @@ class StoredCell:
 
 @dataclass(frozen=True)
 class SweepRef:
-    """A sweep, or a cell that is part of none, that was found in the store."""
+    """A sweep or lone cell that was found in the store."""
 
     kind: str
     identity: str
@@ -86,7 +86,7 @@ def find_sweep(
     ``latest``.
 
     ``latest`` is the newest one of kind bench that has ended and is no rerun. Raises ValueError if
-    there is none or more than one; the message begins with ``key``, the word it was typed for.
+    there is none or more than one; the message begins with ``key``, which ``wanted`` was typed for.
     """
     if not store.exists:
         raise ValueError(
@@ -96,7 +96,7 @@ def find_sweep(
     safe = "".join(c for c in wanted if c.isalnum() or c == "-")
     found: list[tuple[str, Run]] = []
     if wanted == "latest":
-        # A sweep that was stopped is found by its id, not as the latest.
+        # A sweep that was stopped can be found by its id, but not as the latest.
         where = f"{_TOP} and {ENDED} and tags.`tinygpt.kind` != 'rerun'"
         found = [("bench", run) for run in store.search("bench", where, limit=1)]
     elif safe == wanted and wanted:
@@ -143,7 +143,7 @@ def cells_of(store: Store, top: SweepRef) -> list[StoredCell]:
 def find_part(
     store: Store, wanted: str, kinds: tuple[str, ...] = KINDS, key: str = "run"
 ) -> tuple[SweepRef, list[StoredCell]]:
-    """Find the sweep or lone cell of ``wanted``, and those of its cells that have ended.
+    """Find the sweep or lone cell of ``wanted``, and its cells that have ended.
 
     If ``wanted`` is the id of one cell of a sweep, ``SWEEP-NUMBER``, the list has only that cell.
     """

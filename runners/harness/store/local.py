@@ -1,7 +1,7 @@
-"""The sqlite file of a local store: its URI, how it is read, and whether MLflow can open it.
+"""The sqlite file of a local store: its URI, how to read it, and whether MLflow can open it.
 
-MLflow adds its tables to any sqlite file that lacks one of them. So every command looks at the file
-first, without MLflow.
+MLflow adds its tables to any sqlite file that lacks one of them. So every command first inspects
+the file without MLflow.
 """
 
 import re
@@ -23,7 +23,7 @@ from runners.harness.config.paths import unwritable
 _REVISION = re.compile(r"""^(down_)?revision\b[^=]*=\s*["'](\w+)["']""", re.MULTILINE)
 _URI = re.compile(r"sqlite(?:\+pysqlite)?:///([^?]+)")
 _PARTS = ("", "-wal", "-journal")
-"""The suffixes of the files that make up a database; recent changes may be in a log beside it."""
+"""Suffixes of the files that make up a database, since a log beside it may have recent changes."""
 _UNREADABLE = "see whether you may read it, and whether another process holds it"
 _OF_MLFLOW = {
     "alembic_version": "0",
@@ -43,20 +43,20 @@ class Obstacle(NamedTuple):
     cure: str
     """What to do about it."""
     unfinished: bool = False
-    """Whether making the store was cut short, so that it holds nothing of a user's."""
+    """Whether making the store was cut short, so that it has no data of a user."""
 
 
 class _Schema(NamedTuple):
     revision: str
     tables: set[str]
     used: bool
-    """Whether it holds anything of a user's."""
+    """Whether it has any data of a user."""
 
 
 def to_uri(path: Path) -> str:
     """The tracking URI of an sqlite file, as MLflow and SQLAlchemy read it."""
     quoted = re.sub("[%?#]", lambda found: quote(found[0]), str(path))
-    # Of a plain sqlite: URI MLflow makes the folder, and does not unquote it first.
+    # For a plain sqlite: URI MLflow makes the folder without unquoting its name first.
     return f"{'sqlite' if quoted == str(path) else 'sqlite+pysqlite'}:///{quoted}"
 
 
@@ -77,7 +77,7 @@ def connect(path: Path, mode: str = "ro") -> sqlite3.Connection:
             tempfile.TemporaryDirectory() as folder,
             closing(_open(copy(path, Path(folder)), "rw")) as copied,
         ):
-            copied.execute("PRAGMA journal_mode=DELETE")  # memory has no log
+            copied.execute("PRAGMA journal_mode=DELETE")  # a database in memory has no log
             copied.backup(memory)
         return memory
     return _open(path, mode)
@@ -110,7 +110,7 @@ def copy(path: Path, folder: Path) -> Path:
 
 
 def tables_of(connection: sqlite3.Connection) -> set[str]:
-    """The names of its tables."""
+    """The names of the database's tables."""
     query = "SELECT name FROM sqlite_master WHERE type = 'table'"
     return {row[0] for row in connection.execute(query)}
 
@@ -119,7 +119,7 @@ def obstacle(path: Path) -> Obstacle | None:
     """What keeps the installed MLflow from opening the file; None if nothing does."""
     try:
         found = _schema(path)
-    except (sqlite3.OperationalError, OSError) as error:  # of a file that may be well
+    except (sqlite3.OperationalError, OSError) as error:  # the file itself may be sound
         return Obstacle(f"{path}: cannot be read ({error})", _UNREADABLE)
     except sqlite3.Error as error:
         return Obstacle(f"{path}: {error}", _another(path))
@@ -158,7 +158,7 @@ _ARTIFACT_COLUMNS = {
 
 
 def artifact_places(path: Path) -> list[tuple[str, str, str]]:
-    """All places where the file says that artifacts of ours are, as (table, key, URI)."""
+    """All artifact locations of tinygpt's experiments and runs, as (table, key, URI)."""
     with closing(connect(path)) as connection:
         if "runs" not in tables_of(connection):
             return []
@@ -170,7 +170,7 @@ def artifact_places(path: Path) -> list[tuple[str, str, str]]:
 
 
 def move_artifacts(path: Path, places: list[tuple[str, str, str]]) -> None:
-    """Change where the file says that artifacts are, all in one transaction."""
+    """Set artifact locations, given as (table, key, URI), all in one transaction."""
     with closing(connect(path, "rw")) as connection, connection:
         for table, (column, key) in _ARTIFACT_COLUMNS.items():
             values = [(uri, row) for of, row, uri in places if of == table]
@@ -178,7 +178,7 @@ def move_artifacts(path: Path, places: list[tuple[str, str, str]]) -> None:
 
 
 def of_version(uri: str, revision: str) -> Obstacle:
-    """What to do about a store whose schema is not the one of the installed MLflow."""
+    """What to do about a store whose schema is not that of the installed MLflow."""
     known, head = _revisions()
     path, ours = to_path(uri), f"mlflow {metadata.version('mlflow')}"
     theirs = f"{path or uri}: its schema ({revision})"
@@ -217,11 +217,10 @@ def _schema(path: Path) -> _Schema:
 
 @lru_cache(maxsize=1)
 def _revisions() -> tuple[set[str], str]:
-    """All schema revisions that the installed MLflow knows, and its newest; empty if it does not
-    tell.
+    """All schema revisions that the installed MLflow knows, and the newest; empty if unknown.
 
-    They are read from the files of its migrations, since importing these as Alembic does takes
-    seconds.
+    They are read from the files of its migrations, since importing these files, as Alembic does,
+    takes seconds.
     """
     spec = find_spec("mlflow")
     folders = [Path(path) for path in (spec and spec.submodule_search_locations) or ()]

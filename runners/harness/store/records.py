@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT = 1
-"""The number goes up only when a program for the old format would misread the new one."""
+"""The format number; it goes up only when a program for the old format would misread the new."""
 
 
 class UnreadableRecordError(ValueError):
@@ -76,7 +76,7 @@ class CellRecord(Record):
     FILE = "cell.json"
 
     cell: str
-    """Its id."""
+    """The cell's id."""
     sweep: str | None
     """The id of the sweep that it is part of; None for a lone cell."""
     choices: dict[str, str]
@@ -84,7 +84,7 @@ class CellRecord(Record):
     outcome: str
     """``running``, or an outcome of ``measure.result.CellResult``."""
     load_average: list[float] | None = None
-    """Numbers of runnable processes at the start: means of 1, 5 and 15 minutes."""
+    """The number of runnable processes at the start: means over 1, 5 and 15 minutes."""
     reason: str = ""
     """Why it is not ok; one line."""
     headline: str = ""
@@ -116,7 +116,7 @@ class SweepRecord(Record):
     FILE = "sweep.json"
 
     sweep: str
-    """Its id."""
+    """The sweep's id."""
     overrides: list[str]
     """The words of the command that made it."""
     cells: int
@@ -126,7 +126,7 @@ class SweepRecord(Record):
     run_id: str
     """MLflow's id of its run."""
     uri: str = ""
-    """The store that has that run; empty in old records."""
+    """The URI of the store that has this run; empty in old records."""
 
 
 CELL, SWEEP = CellRecord.FILE, SweepRecord.FILE
@@ -134,13 +134,13 @@ CELL, SWEEP = CellRecord.FILE, SweepRecord.FILE
 
 @lru_cache
 def _adapter(record: Any) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter  # a tenth of a second, which --help does without
+    from pydantic import TypeAdapter  # here, since importing it takes a tenth of a second
 
     return TypeAdapter(record)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The contents of another JSON file of ours; empty if it is missing or incomplete."""
+    """The contents of a JSON file that is no record; empty if it is missing or incomplete."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -149,14 +149,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file in such a way that it is always either the old one or the new one."""
+    """Write a JSON file atomically: at any time it is either the old file or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path)
 
 
 def sweep_outcome(folder: Path) -> str:
-    """The outcome of a sweep by its cells on disk: ``ok`` if all planned ones are ok or skipped."""
+    """The outcome of a sweep by its cells on disk: ``ok`` if all planned cells are ok or skipped,
+    otherwise ``failed``.
+    """
     fine = sum(cell.fine for cell in _cells_of(folder))
     return "ok" if fine == SweepRecord.load(folder).cells else "failed"
 

@@ -1,4 +1,4 @@
-"""What MLflow is told of a cell or a sweep, made from its folder."""
+"""Makes the data of an MLflow run from the folder of a cell or the record of a sweep."""
 
 import hashlib
 import math
@@ -96,14 +96,14 @@ class RunData:
         return cls(sweep.kind, name, "running", sweep.started, 0.0, tags, params, {})
 
     def with_code_of(self, folders: Iterable[Path]) -> Self:
-        """The same data with the code that the first of ``folders`` to have one was run with."""
+        """The same data, with the code tags of the first of ``folders`` that recorded its code."""
         own = {k: v for k, v in self.tags.items() if k not in code_tags(environment.code())}
         told = (read_json(folder / "environment.json").get("code") for folder in folders)
         return replace(self, tags=own | code_tags(next(filter(None, told), {})))
 
 
 def owner_tags(owner: Owner) -> dict[str, str]:
-    """The tags by which the doctor later finds out whether the run's process is gone."""
+    """The tags from which the doctor later finds out whether the run's process is gone."""
     return {f"tinygpt.{part.name}": str(getattr(owner, part.name)) for part in fields(Owner)}
 
 

@@ -1,8 +1,8 @@
-"""Lists all runs of ours in the store: every one for the doctor, the top-level ones for people.
+"""Lists tinygpt's runs in the store: all for the doctor, only sweeps and lone cells for people.
 
-The file of a local store is read directly: MLflow loads all figures of all runs it finds, which
-takes ten seconds for ten thousand runs, while two queries answer at once. A server is asked page by
-page, and only for sweeps and lone cells if these are enough.
+The file of a local store is read directly, with two fast queries, since MLflow loads all figures of
+all runs it finds, which takes ten seconds for ten thousand runs. A server is asked page by page,
+and only for sweeps and lone cells if these are enough.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,13 +20,13 @@ from runners.harness.store.local import connect, tables_of
 from runners.harness.store.tracking import Store, reaching
 
 EXPERIMENTS = (*KINDS, "train", "profiling")
-"""All kinds of which the store may have runs."""
+"""All kinds of runs that the store may have."""
 _TAGS = ("cell", "sweep", "top", "host", "pid", "process_started")
 
 
 @dataclass
 class Run:
-    """A run of ours in MLflow."""
+    """A run of tinygpt in MLflow."""
 
     identity: str
     """MLflow's id."""
@@ -38,7 +38,7 @@ class Run:
     artifacts: str
     """The URI of its artifacts."""
     tags: dict[str, str] = field(default_factory=dict)
-    """Tags of ours, without their prefix ``tinygpt.``, and mlflow.parentRunId."""
+    """The tags in ``_TAGS``, without their prefix ``tinygpt.``, and mlflow.parentRunId."""
 
     @property
     def owner(self) -> Owner | None:
@@ -55,7 +55,7 @@ class Run:
 
 
 class Runs:
-    """All our runs in MLflow, including those that are added later."""
+    """All runs of tinygpt in MLflow: by id, by cell (id and start time in ms), and by sweep."""
 
     def __init__(self, found: Iterable[Run]) -> None:
         self.by_id: dict[str, Run] = {}
@@ -72,7 +72,7 @@ class Runs:
             self.by_cell.setdefault((run.tags["cell"], run.started_ms), []).append(run)
 
     def parent(self, sweep: str) -> Run | None:
-        """The run of the sweep itself."""
+        """The run of the sweep itself, preferably one that is not deleted; None without one."""
         tops = [run for run in self.by_sweep.get(sweep, []) if "cell" not in run.tags]
         return next((run for run in tops if not run.deleted), tops[0] if tops else None)
 
@@ -84,7 +84,7 @@ def local_path(uri: str) -> Path | None:
 
 
 def read_runs(store: Store) -> Runs:
-    """Read all our runs in the store."""
+    """Read all runs of tinygpt in the store."""
     path = store.own_database
     if path is None:
         return Runs(_served(store))
@@ -175,7 +175,7 @@ class TopRun:
     cells: str | None
     """The number of cells of a sweep; None for a lone cell."""
     identity: str
-    """Our own id, not MLflow's."""
+    """The id that tinygpt gave it, not MLflow's."""
     outcome: str | None
     overrides: str | None
     rerun_of: str | None

@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 _RUN_STATUS = {"ok": "FINISHED", "skipped": "FINISHED", "interrupted": "KILLED"}
 _MAX_METRICS = 1000  # MLflow takes no more in one call
-_DATABASE_TRIES = 4  # to connect, which takes MLflow a second; its own ten take a hundred
+_DATABASE_TRIES = 4  # to connect, for about a second; MLflow's own ten tries take a hundred
 _MAX_TAG, _MAX_PARAM = 8000, 6000  # characters; MLflow's own limits
 
 
 class TrackingError(Exception):
-    """The store could not be reached or written. What was to be tracked is complete on disk."""
+    """The store could not be reached or written. What should be tracked is complete on disk."""
 
 
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
-    """Turn errors of the store inside into a TrackingError of one line, with the cure."""
+    """Turn the store's errors in the block into a TrackingError of one line, with a known cure."""
     try:
         yield
     except _errors() as error:
@@ -68,7 +68,7 @@ def reaching(uri: str) -> Iterator[None]:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """The exceptions that a store raises if it is out of reach, broken, or lacks its driver."""
+    """The exceptions of a store that is out of reach or broken, or whose driver is missing."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -113,7 +113,7 @@ class Store:
 
     @property
     def server(self) -> str:
-        """The URI of a store that is not in its own folder; empty for one that is."""
+        """The URI if the store is not the sqlite file in its own folder; otherwise empty."""
         return "" if self.own_database else self.uri
 
     @property
@@ -142,13 +142,13 @@ class Store:
 
     @cached_property
     def client(self) -> "MlflowClient":
-        """MLflow's client; importing MLflow and making a new store happen here.
+        """MLflow's client. MLflow is imported here, and a new store is made here.
 
-        Raises TrackingError if the file is not one for the installed MLflow.
+        Raises TrackingError if the installed MLflow cannot open the file.
         """
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # we say it
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # our error says it
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -172,8 +172,8 @@ class Store:
             return client
 
     def _lock(self, path: Path) -> AbstractContextManager[object]:
-        """A lock, since processes that open a new sqlite store at the same time break each other's
-        migrations.
+        """A lock on making the store, since processes that open a new sqlite store at the same time
+        break each other's migrations; no lock where it can only be read.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         lock, reason = path.with_name("mlflow.lock"), unwritable(path.parent)
@@ -184,8 +184,8 @@ class Store:
 
     @cached_property
     def _readable_uri(self) -> str:
-        """The store's URI; where MLflow cannot read the file in place, that of a copy which exists
-        as long as this object.
+        """The store's URI or, where MLflow cannot read the file in place, the URI of a copy that
+        exists as long as this object.
         """
         path = self.database
         if path is None or not path.is_file() or not local_store.needs_copy(path):
@@ -194,7 +194,7 @@ class Store:
         return local_store.to_uri(local_store.copy(path, Path(self._copied.name)))
 
     def experiment_id(self, kind: str) -> str:
-        """The id of the experiment ``tinygpt/KIND``, which is made if need be."""
+        """The id of the experiment ``tinygpt/KIND``, which is made if it is missing."""
         if kind not in self._experiment_ids:
             folder = None if self._given_uri else self.dir / "artifacts" / kind
             made = experiments.find_or_make(self.client, kind, folder, self.uri)
@@ -202,13 +202,13 @@ class Store:
         return self._experiment_ids[kind]
 
     def begin_sweep(self, sweep: SweepRecord, data: RunData | None = None) -> SweepRecord:
-        """Open the run of a sweep; returns its record with the run's id."""
+        """Open the run of a sweep; returns the sweep's record with the run's id and the URI."""
         with reaching(self.uri):
             run_id = self._create(data or RunData.of_sweep(sweep))
         return replace(sweep, run_id=run_id, uri=self.uri)
 
     def reopen_sweep(self, run_id: str) -> None:
-        """Reopen the run of a sweep, which this process goes on with."""
+        """Reopen the run of a sweep that this process resumes."""
         with reaching(self.uri):
             for key, value in owner_tags(Owner.here()).items():
                 self.client.set_tag(run_id, key, value)
@@ -224,14 +224,14 @@ class Store:
             self.client.set_terminated(run_id, status, int(ended * 1000) or None)
 
     def open_cell(self, folder: Path, data: RunData | None = None) -> str:
-        """Create the run of a cell that still runs, so that it can be watched; returns its id."""
+        """Create the run of a cell that still runs, to let people watch it; returns MLflow's id."""
         with reaching(self.uri):
             return self._create(data or RunData.of_cell(folder))
 
     def log_steps(
         self, run_id: str, rows: Sequence[Mapping[str, float]], files: Sequence[Path] = ()
     ) -> None:
-        """Deliver figures by their ``step``, and files, to an open run; figures that are not finite
+        """Deliver files, and figures by their ``step``, to an open run. Figures that are not finite
         are left out.
         """
         from mlflow.entities import Metric
@@ -282,7 +282,7 @@ class Store:
         return runs
 
     def artifact(self, run_id: str, name: str) -> Path:
-        """A file of a run, on this machine."""
+        """The path of a run's artifact on this machine, downloaded if need be."""
         from mlflow.artifacts import download_artifacts
 
         with reaching(self.uri):
@@ -295,12 +295,13 @@ class Store:
     def erase(self, run_ids: list[str]) -> str:
         """Remove deleted runs from the database as well, which only MLflow's command line can do.
 
-        Returns what is left of them in the database, to be printed after "removed"; usually empty.
+        Returns a text on what is left in the database, to be printed after "removed"; usually
+        empty.
         """
         from mlflow.entities import ViewType
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of MLflow about its other commands
+            warnings.simplefilter("ignore")  # MLflow's, about its other commands
             from mlflow.cli import gc
         if self.client.search_experiments(ViewType.DELETED_ONLY, max_results=1):
             return (
