@@ -348,6 +348,18 @@ def test_m7_without_its_folder_a_run_is_read_from_mlflow_and_without_both_the_do
     assert not (long / "cells").exists()
 
 
+@pytest.mark.parametrize("content", [b"a: [", b"\xff"])
+def test_a_stored_config_that_is_damaged_is_one_line_with_the_cure(
+    content: bytes, long: Path, entry: Entry
+) -> None:
+    (config,) = long.glob("cells/*/config.yaml")
+    config.write_bytes(content)
+    ended = entry("rerun", long, "run=latest")
+    assert (ended.status, ended.out) == (2, "")
+    assert "cannot be run again (" in ended.line
+    assert "python -m runners.doctor" in ended.line
+
+
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

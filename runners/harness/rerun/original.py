@@ -90,7 +90,7 @@ def from_store(stored: StoredCell) -> Original:
     try:
         config = yaml.safe_load(stored.path("config.yaml").read_text(encoding="utf-8"))
         record = CellRecord.load(stored.path(CELL).parent)
-    except (OSError, UnreadableRecordError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         where = command("doctor", folder=stored.store.dir, uri=stored.store.server)
         raise TrackingError(
             f"{stored.cell}: cannot be run again ({first_line(error)}); what is wrong in "
