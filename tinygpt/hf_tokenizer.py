@@ -13,7 +13,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tinygpt.tokenizer import Tokenizer
+from tinygpt.tokenizer import Decoder, Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
@@ -36,7 +36,7 @@ _CONTROL, _USER = 3, 4
 """Values of ``tokenizer.ggml.token_type``: tokens with a meaning, and text that is never split."""
 
 
-class HFTokenizer:
+class HFTokenizer(Decoder):
     """A tokenizer of the library; it never changes."""
 
     def __init__(self, tokenizer: "tokenizers.Tokenizer", path: Path, bos_id: int | None = None):
@@ -47,8 +47,9 @@ class HFTokenizer:
         """
         tokenizer.encode_special_tokens = True  # what looks like a special token stays text
         self._plain, self._bos_id = tokenizer, bos_id
-        self._special = type(tokenizer).from_str(tokenizer.to_str())
-        document = json.loads(tokenizer.to_str())
+        text = tokenizer.to_str()
+        self._special = type(tokenizer).from_str(text)
+        document = json.loads(text)
         decoder = json.dumps(document.get("decoder"), ensure_ascii=False)
         self._is_byte_level = '"ByteLevel"' in decoder
         if not (self._is_byte_level or "\u2581" in decoder or '"Metaspace"' in decoder):
@@ -63,9 +64,7 @@ class HFTokenizer:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self._names = {token_id: name for name, token_id in vocabulary.items()}
         self.vocab_size = self.n_ids = max(self._names) + 1
-        self.end_ids = frozenset[int]()
-        """Tokens at which a text ends."""
-        self.sha256 = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -110,35 +109,13 @@ class HFTokenizer:
             return [self._bos_id, *ids]
         return ids
 
-    def padded(self, n_ids: int) -> Self:
-        """The same tokenizer for a model with a vocabulary of ``n_ids``.
-
-        Ids beyond the tokenizer's own vocabulary decode to nothing.
-        """
-        wider = copy(self)
-        wider.n_ids = max(n_ids, self.vocab_size)
-        return wider
-
     def ending_at(self, ids: Iterable[int]) -> Self:
         """The same tokenizer, with the tokens ``ids`` at which a text ends."""
         other = copy(self)
         other.end_ids = frozenset(ids)
         return other
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes that the ids stand for. Raises ValueError for an id outside the vocabulary."""
-        return b"".join(map(self._piece, ids))
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids, with U+FFFD for invalid UTF-8. Raises as ``decode_bytes``."""
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
-
-    def _piece(self, token_id: int) -> bytes:
-        if not 0 <= token_id < self.n_ids:
-            raise ValueError(
-                f"token id {token_id} is outside 0..{self.n_ids - 1}, the ids of this tokenizer: "
-                "decode with the one that made it"
-            )
+    def _bytes_of(self, token_id: int) -> bytes:
         if token_id in self._added:
             return self._added[token_id]
         name = self._names.get(token_id)

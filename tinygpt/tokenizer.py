@@ -14,6 +14,7 @@ import hashlib
 import heapq
 import json
 import os
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -33,11 +34,48 @@ MAX_CACHED_LENGTH = 64  # in characters; longer pieces are not cached
 Merge = tuple[int, int]
 
 
-class Tokenizer:
-    """A vocabulary and its merges, made by ``train`` or ``load``; it never changes."""
+class Decoder(ABC):
+    """What all tokenizers share: ids become bytes, and these a text."""
 
+    vocab_size: int
+    """Entries of the vocabulary."""
+    n_ids: int
+    """Ids that may be decoded: those of the model, of which some may have no entry."""
     end_ids: frozenset[int] = frozenset()
-    """None: a text ends before the string ``<|endoftext|>``."""
+    """Tokens at which a text ends; none in tinygpt's own, which end it by ``<|endoftext|>``."""
+
+    @abstractmethod
+    def _bytes_of(self, token_id: int) -> bytes:
+        """The bytes of an id below ``n_ids``; none if it has no entry."""
+
+    def padded(self, n_ids: int) -> Self:
+        """The same tokenizer for a model with a vocabulary of ``n_ids``.
+
+        Ids beyond the tokenizer's own vocabulary decode to nothing.
+        """
+        wider = copy(self)
+        wider.n_ids = max(n_ids, self.vocab_size)
+        return wider
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes that the ids stand for. Raises ValueError for an id outside the vocabulary."""
+        out = bytearray()
+        for token_id in ids:
+            if not 0 <= token_id < self.n_ids:
+                raise ValueError(
+                    f"token id {token_id} is outside 0..{self.n_ids - 1}, the ids of this "
+                    "tokenizer: decode with the one that made it"
+                )
+            out += self._bytes_of(token_id)
+        return bytes(out)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids, with U+FFFD for invalid UTF-8. Raises as ``decode_bytes``."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+
+class Tokenizer(Decoder):
+    """A vocabulary and its merges, made by ``train`` or ``load``; it never changes."""
 
     def __init__(self, merges: Sequence[Merge], regex_version: str = regex.__version__) -> None:
         """Make a tokenizer from pairs of ids in the order learnt.
@@ -88,31 +126,8 @@ class Tokenizer:
                 ids.extend(self._cache.get(piece) or self._encode_piece(piece))
         return ids
 
-    def padded(self, n_ids: int) -> Self:
-        """The same tokenizer for a model with a vocabulary of ``n_ids``.
-
-        Ids beyond the tokenizer's own vocabulary decode to nothing.
-        """
-        wider = copy(self)
-        wider.n_ids = max(n_ids, self.vocab_size)
-        return wider
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes that the ids stand for. Raises ValueError for an id outside the vocabulary."""
-        out = bytearray()
-        for token_id in ids:
-            if not 0 <= token_id < self.n_ids:
-                raise ValueError(
-                    f"token id {token_id} is outside 0..{self.n_ids - 1}, the ids of this "
-                    "tokenizer: decode with the one that made it"
-                )
-            if token_id < self.vocab_size:
-                out += self._tokens[token_id]
-        return bytes(out)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids, with U+FFFD for invalid UTF-8. Raises as ``decode_bytes``."""
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+    def _bytes_of(self, token_id: int) -> bytes:
+        return self._tokens[token_id] if token_id < self.vocab_size else b""
 
     @property
     def sha256(self) -> str:

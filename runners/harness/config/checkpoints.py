@@ -9,6 +9,7 @@ from typing import Any
 from runners.harness.config.nested import flatten
 from runners.harness.config.paths import find_checkpoint
 from runners.harness.config.presets import option_values
+from tinygpt.config import ModelConfig
 from tinygpt.hf_tokenizer import HFTokenizer
 from tinygpt.tokenizer import Tokenizer
 from tinygpt.weights import Checkpoint, open_checkpoint
@@ -45,10 +46,10 @@ def decided(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     for word in typed:
         key, _, value = word.lstrip("+").partition("=")
         if key == "model":
-            option = option_values("model", value)
-            wrong = [k for k, v in flatten(option).items() if found.get(k) != v]
+            option = flatten(asdict(ModelConfig())) | flatten(option_values("model", value))
+            wrong = [key for key in option if found[key] != option[key]]
             if wrong:
-                told = ", ".join(f"{k} {found.get(k)}, not {flatten(option)[k]}" for k in wrong[:3])
+                told = ", ".join(f"{key} {found[key]}, not {option[key]}" for key in wrong[:3])
                 raise ValueError(
                     f"model={value}: checkpoint={name} is another model ({told}); leave model out, "
                     "the checkpoint decides it"
