@@ -68,7 +68,26 @@ class HFFolder:
         files = self.files
         return files[0] if len(files) == 1 else self.path
 
+    @property
+    def expected(self) -> list[str]:
+        """The names of the files that the weights should be in, whether they are there or not.
+
+        Raises ValueError, one line, for an index that cannot be read.
+        """
+        index = self.path / INDEX
+        return self._named(index) if index.is_file() else [WEIGHTS]
+
     def _shards(self, index: Path) -> list[str]:
+        names = self._named(index)
+        for name in names:
+            if not (self.path / name).is_file():
+                raise ValueError(
+                    f"{self.path / name}: no such file, and {INDEX} says that weights are in it; "
+                    "fetch it again"
+                )
+        return names
+
+    def _named(self, index: Path) -> list[str]:
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
@@ -78,11 +97,6 @@ class HFFolder:
         for name in names:
             if not isinstance(name, str) or Path(name).name != name:
                 raise ValueError(f"{index}: names the shard {name!r:.60}, which is no file name")
-            if not (self.path / name).is_file():
-                raise ValueError(
-                    f"{self.path / name}: no such file, and {INDEX} says that weights are in it; "
-                    "fetch it again"
-                )
         return sorted(names)
 
     def check(self, model: ModelConfig | None = None) -> None:

@@ -22,7 +22,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from runners.harness.config import checkpoints, grammar
+from runners.harness.config import checkpoints, grammar, hub, paths
 from runners.harness.config.grammar import hint
 from runners.harness.config.nested import flatten, without_added
 from runners.harness.config.paths import (
@@ -117,8 +117,9 @@ def _structured(schema: Any) -> DictConfig:
 
 
 def _exact(values: dict[Any, Any], schema: Any, prefix: str = "") -> dict[Any, Any]:
-    """The values as a config of ``schema`` stores them: paths are absolute, and ``${`` in a text is
-    escaped for OmegaConf. Raises ValueError for a text that no config can hold.
+    """The values as a config of ``schema`` stores them: paths are absolute, Hugging Face ids have
+    their commit, and ``${`` in a text is escaped for OmegaConf. Raises ValueError for a text that
+    no config can hold.
     """
     known = {field.name: field for field in fields(schema)} if is_dataclass(schema) else {}
     hints = get_type_hints(schema) if known else {}
@@ -141,7 +142,8 @@ def _exact_text(key: str, text: str, metadata: Mapping[str, str]) -> str:
         )
     if "path" in metadata:
         try:
-            text = settled(text, metadata["path"])
+            on_hub = "hub" in metadata and paths.on_hub(text)
+            text = hub.pinned(text) if on_hub else settled(text, metadata["path"])
         except ValueError as error:
             raise ValueError(f"{key}={text}: {error}") from None
     require_utf8(f"{key}={text}")

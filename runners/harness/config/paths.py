@@ -4,6 +4,8 @@ import re
 import tempfile
 from pathlib import Path
 
+from runners.harness.config import hub
+
 _PACKAGE = Path(__file__).resolve().parents[2]
 _CHECKOUT = _PACKAGE.parent
 
@@ -54,6 +56,11 @@ def settled(path: str, holds: str = "") -> str:
     return str(absolute(path))
 
 
+def on_hub(word: str) -> bool:
+    """Whether a checkpoint is meant by its Hugging Face id: a path of that name would be meant."""
+    return hub.is_id(word) and not absolute(word).exists()
+
+
 def unwritable(folder: Path) -> str:
     """Why no file can be made in an existing folder; empty if one can. Nothing is left behind."""
     try:
@@ -81,9 +88,10 @@ def checkpoint_dirs(tracking_dir: str) -> list[Path]:
 
 
 def find_checkpoint(name: str, tracking_dir: str) -> Path:
-    """The folder or file of the checkpoint ``name``, which is a path or a name.
+    """The folder or file of the checkpoint ``name``: a path, a name, or a Hugging Face id.
 
-    Raises ValueError, with the names that exist, if there is none.
+    Raises ValueError, with the names that exist, if there is none, or with the reason if one is not
+    fetched.
     """
     path = absolute(name)
     if path.is_file() or (path / "config.json").is_file():
@@ -92,6 +100,11 @@ def find_checkpoint(name: str, tracking_dir: str) -> Path:
         for folder in checkpoint_dirs(tracking_dir):
             if (folder / name / "config.json").is_file():
                 return folder / name
+    if on_hub(name):
+        try:
+            return hub.folder(name)
+        except ValueError as error:
+            raise ValueError(f"checkpoint={name}: {error}") from None
     known = sorted(
         path.parent.name
         for folder in checkpoint_dirs(tracking_dir)
@@ -99,6 +112,6 @@ def find_checkpoint(name: str, tracking_dir: str) -> Path:
     )
     raise ValueError(
         f"checkpoint={name}: no such checkpoint; give none, a folder with config.json and "
-        "model.safetensors, a .gguf file, or one of: "
+        "model.safetensors, a .gguf file, a Hugging Face id (org/name), or one of: "
         f"{', '.join(known) or '(none are here by name)'}"
     )

@@ -23,8 +23,9 @@ from tinygpt.tokenizer import EOT
 
 PATH = {"path": ""}
 """Metadata of a field that is a path. A config stores it absolute; ``~`` is the home folder."""
-CHECKPOINT = {"path": "config.json"}
-"""Metadata of a field that is a name or a path; a folder that has this file counts as a path."""
+CHECKPOINT = {"path": "config.json", "hub": "org/name"}
+"""Metadata of a field that is a name, a path or a Hugging Face id. A folder that has this file
+counts as a path; a config stores an id with its commit."""
 
 
 @dataclass(kw_only=True)
@@ -164,8 +165,9 @@ class RunConfig:
     seed: int = 1
     """Seed of random weights, random prompts and sampling."""
     checkpoint: str = field(default="none", metadata=CHECKPOINT)
-    """``none`` for seeded random weights; or a name (holmes), a training run's id, a folder or a
-    .gguf file. Such a checkpoint decides the model."""
+    """``none`` for seeded random weights; or a name (holmes), a training run's id, a folder, a
+    .gguf file, or a Hugging Face id (org/name, org/name@REVISION), which is stored with its commit.
+    Such a checkpoint decides the model."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, f"seed={self.seed}: must be from 0 to 2**63 - 1")
@@ -233,7 +235,8 @@ class SampleConfig(RunConfig):
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: PromptsConfig = field(default_factory=PromptsConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, a folder or a .gguf file, with a tokenizer for the texts."""
+    """A name, a training run's id, a folder, a .gguf file or a Hugging Face id, with a tokenizer
+    for the texts."""
     stop: str | None = EOT
     """The text ends before this string. By default it also ends at each end token of the
     checkpoint; null never ends it early."""
@@ -254,7 +257,8 @@ class VerifyConfig(RunConfig):
 
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, a folder or a .gguf file, with a tokenizer for the texts."""
+    """A name, a training run's id, a folder, a .gguf file or a Hugging Face id, with a tokenizer
+    for the texts."""
     check: str = "all"
     """``cache``, ``sampler``, or ``all`` for both."""
     fault: str = "none"
@@ -282,7 +286,8 @@ class RaceConfig(RunConfig):
     engine: EngineConfig = field(default_factory=EngineConfig)
     prompt: TextPromptConfig = field(default_factory=TextPromptConfig)
     checkpoint: str = field(default="holmes", metadata=CHECKPOINT)
-    """A name, a training run's id, a folder or a .gguf file, with a tokenizer for the texts."""
+    """A name, a training run's id, a folder, a .gguf file or a Hugging Face id, with a tokenizer
+    for the texts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -304,7 +309,7 @@ def _require_tokenizer(checkpoint: str, why: str) -> None:
     require(
         checkpoint != "none",
         f"checkpoint=none: {why}, and random weights have no tokenizer; give a name (holmes), a "
-        "training run's id, or a folder",
+        "training run's id, a folder or a Hugging Face id (org/name)",
     )
 
 

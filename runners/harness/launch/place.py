@@ -6,6 +6,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
+from runners.harness.config import hub
 from runners.harness.store.disk import Place
 
 
@@ -28,7 +29,7 @@ def of_job(config: Any = None) -> Place:
 def _model(config: Any) -> dict[str, str]:
     """The checkpoint's name as the choice of the group ``model``; empty without a checkpoint."""
     name = getattr(config, "checkpoint", "none")
-    return {} if name == "none" else {"model": Path(name).name}
+    return {} if name == "none" else {"model": hub.shown(name)}
 
 
 def _choices(options: Any, overrides: list[str]) -> dict[str, str]:
