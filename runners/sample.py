@@ -28,7 +28,7 @@ usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
   python -m runners.sample -m sampler=greedy,t0.7 seed=1,2,3
 
 groups:
-keys: checkpoint (holmes; a name, a training run's id, a folder, a .gguf file),
+keys: checkpoint (holmes; a name, a training run's id, a folder, a .gguf file, a Hugging Face id),
 prompt.text|file|jsonl, stop (a string that ends the text; $'\\n' is a line feed in bash and zsh,
 null is none), seed, tracking.dir|uri, and every field of a group by value; `--cfg job` prints the
 config that a command composes to.

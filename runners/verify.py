@@ -27,8 +27,9 @@ usage: python -m runners.verify [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
 
 groups:
 keys: check (all, cache, sampler), fault (none, rope, mask, window), checkpoint (holmes; a name, a
-training run's id, a folder, a .gguf file), prompt.text|file, seed, tracking.dir|uri, and every
-field of a group by value; `--cfg job` prints the config that a command composes to.
+training run's id, a folder, a .gguf file, a Hugging Face id), prompt.text|file, seed,
+tracking.dir|uri, and every field of a group by value; `--cfg job` prints the config that a command
+composes to.
 exit status: 0 everything holds, 1 something that must match does not, 2 the command is wrong
 """
 
