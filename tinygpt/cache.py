@@ -185,7 +185,8 @@ class NoCache(_Positions):
     """Holds nothing: every step runs the last ``context_length`` tokens again, from position 0."""
 
     def __init__(self, shape: CacheShape) -> None:
-        super().__init__(replace(shape, max_positions=shape.model.context_length))
+        most = min(shape.model.context_length, shape.max_positions)
+        super().__init__(replace(shape, max_positions=most))
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the new keys and values, since there are no others."""

@@ -8,14 +8,14 @@ loaded is in weights/.
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from tinygpt.config import ModelConfig, PrecisionConfig
-from tinygpt.model import GPT, init_weights
+from tinygpt.model import ALL, GPT, init_weights, put, weights
 from tinygpt.quantisation import round_to_int8
 from tinygpt.tokenizer import EOT, Tokenizer
 from tinygpt.weights import hf_config, open_checkpoint
@@ -38,37 +38,50 @@ _TOKENIZER_CONFIG = {
 }
 
 
-def random_model(config: ModelConfig, seed: int) -> GPT:
-    """A model with seeded random weights, in fp32 on the CPU."""
-    return init_weights(_empty_model(config), seed).eval()
+def random_model(config: ModelConfig, seed: int, dtype: torch.dtype = torch.float32) -> GPT:
+    """A model with seeded random weights on the CPU, rounded to ``dtype`` as in ``load_model``."""
+    return init_weights(_empty_model(config, dtype), seed).eval()
 
 
 def load_model(path: Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> GPT:
     """The model of a checkpoint, a folder or a .gguf file, in ``dtype`` on the CPU.
 
-    ``config`` is the checkpoint's own, or the same with another window. Tensors are read one at a
-    time, so that not much more than the model itself is in memory. Raises ValueError, with a
-    message of one line, for a checkpoint whose files do not fit it, for an output head that differs
-    from the embedding although the model ties them, and for weights that are NaN or infinite.
+    In ``torch.int8`` the matrices are held as integers and all else is fp32. ``config`` is the
+    checkpoint's own, or the same with another window. Tensors are read one at a time, so that not
+    much more than the model itself is in memory. Raises ValueError, with a message of one line, for
+    a checkpoint whose files do not fit it, for an output head that differs from the embedding
+    although the model ties them, and for weights that are NaN or infinite.
     """
     checkpoint = open_checkpoint(path)
     checkpoint.check(config)
     path = checkpoint.weights_path
     model = _empty_model(config, dtype)
-    targets = to_llama(model)
-    head = None
+    parameters, places = dict(model.named_parameters()), _places(config)
+    bad: dict[str, int] = {}
+    head = embedding = None
     with torch.no_grad():
-        for name, tensor in checkpoint.tensors():
-            if name in targets:
-                targets[name].copy_(tensor)
-            elif name == "lm_head.weight":
+        for name, read in checkpoint.tensors():
+            tensor = read.to(model.dtype)
+            # The minimum and maximum are NaN if any value is; they take no memory.
+            if not torch.stack(tensor.aminmax()).isfinite().all():
+                bad[name] = int((~tensor.isfinite()).sum())
+            if name in places:
+                put(parameters, places[name].name, tensor, places[name].rows)
+            if config.tie_embeddings and name == "lm_head.weight":
                 head = tensor
-    if head is not None and not torch.equal(head.to(dtype), targets["model.embed_tokens.weight"]):
+            if config.tie_embeddings and name == "model.embed_tokens.weight":
+                embedding = tensor
+    if bad:
+        raise ValueError(
+            f"{path}: {sum(bad.values()):,} of {config.n_parameters:,} weights are NaN or "
+            f"infinite, first in {next(iter(bad))}; the file is damaged, or training went wrong: "
+            "fetch it again, or train with a lower train.lr"
+        )
+    if head is not None and embedding is not None and not torch.equal(head, embedding):
         raise ValueError(
             f"{path}: lm_head.weight is not the embedding, and the model ties them; "
             "set model.tie_embeddings=false (tie_word_embeddings in config.json)"
         )
-    _require_finite(model, path)
     return model.eval()
 
 
@@ -87,7 +100,7 @@ def save_model(
     """
     dtype = DTYPES[precision.kind] if precision else model.dtype
     llama = to_llama(model)
-    weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in llama.items()}
+    tensors = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in llama.items()}
     config = {**hf_config.write(model.config), "torch_dtype": str(dtype).removeprefix("torch.")}
     texts = {"README.md": card} if card else {}
     if tokenizer:
@@ -102,45 +115,64 @@ def save_model(
         new["tokenizer.json"] = folder / "tokenizer.json.tmp"
         tokenizer.save(new["tokenizer.json"])
     new["model.safetensors"] = folder / "model.safetensors.tmp"
-    save_file(weights, new["model.safetensors"], metadata={"format": "pt"})
+    save_file(tensors, new["model.safetensors"], metadata={"format": "pt"})
     for name, path in new.items():
         path.replace(folder / name)
 
 
-def to_llama(model: GPT) -> dict[str, Tensor]:
-    """Views of the model's weights under the names that ``LlamaForCausalLM`` gives them."""
-    config = model.config
+class _Place(NamedTuple):
+    """Where a tensor of ``LlamaForCausalLM`` is in a model."""
+
+    name: str
+    """The name of the model's parameter."""
+    rows: slice
+    """Its rows; queries, keys and values are one matrix here, and so are gate and up."""
+
+
+def _places(config: ModelConfig) -> dict[str, _Place]:
+    """Where each tensor of ``LlamaForCausalLM`` is, by its name there."""
     q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    views = {"model.embed_tokens.weight": state["emb.weight"]}
+    ends = {"q": slice(0, q), "k": slice(q, q + kv), "v": slice(q + kv, q + 2 * kv)}
+    places = {"model.embed_tokens.weight": _Place("emb.weight", ALL)}
     for n in range(config.n_layers):
         ours, theirs = f"blocks.{n}", f"model.layers.{n}"
-        projections = state[f"{ours}.attn.qkv.weight"].split([q, kv, kv])
-        for letter, projection in zip("qkv", projections, strict=True):
-            views[f"{theirs}.self_attn.{letter}_proj.weight"] = projection
-        if config.qkv_bias:
-            biases = state[f"{ours}.attn.qkv.bias"].split([q, kv, kv])
-            for letter, bias in zip("qkv", biases, strict=True):
-                views[f"{theirs}.self_attn.{letter}_proj.bias"] = bias
+        for kind in ("weight", "bias") if config.qkv_bias else ("weight",):
+            for letter, rows in ends.items():
+                name = f"{theirs}.self_attn.{letter}_proj.{kind}"
+                places[name] = _Place(f"{ours}.attn.qkv.{kind}", rows)
         for name in ("q_norm", "k_norm") if config.qk_norm else ():
-            views[f"{theirs}.self_attn.{name}.weight"] = state[f"{ours}.attn.{name}.weight"]
-        gate, up = state[f"{ours}.mlp.gate_up.weight"].split(config.d_ff)
-        views[f"{theirs}.self_attn.o_proj.weight"] = state[f"{ours}.attn.out.weight"]
-        views[f"{theirs}.mlp.gate_proj.weight"] = gate
-        views[f"{theirs}.mlp.up_proj.weight"] = up
-        views[f"{theirs}.mlp.down_proj.weight"] = state[f"{ours}.mlp.down.weight"]
-        views[f"{theirs}.input_layernorm.weight"] = state[f"{ours}.norm1.weight"]
-        views[f"{theirs}.post_attention_layernorm.weight"] = state[f"{ours}.norm2.weight"]
-    views["model.norm.weight"] = state["norm.weight"]
+            places[f"{theirs}.self_attn.{name}.weight"] = _Place(f"{ours}.attn.{name}.weight", ALL)
+        gate, up = slice(0, config.d_ff), slice(config.d_ff, 2 * config.d_ff)
+        places |= {
+            f"{theirs}.self_attn.o_proj.weight": _Place(f"{ours}.attn.out.weight", ALL),
+            f"{theirs}.mlp.gate_proj.weight": _Place(f"{ours}.mlp.gate_up.weight", gate),
+            f"{theirs}.mlp.up_proj.weight": _Place(f"{ours}.mlp.gate_up.weight", up),
+            f"{theirs}.mlp.down_proj.weight": _Place(f"{ours}.mlp.down.weight", ALL),
+            f"{theirs}.input_layernorm.weight": _Place(f"{ours}.norm1.weight", ALL),
+            f"{theirs}.post_attention_layernorm.weight": _Place(f"{ours}.norm2.weight", ALL),
+        }
+    places["model.norm.weight"] = _Place("norm.weight", ALL)
     if not config.tie_embeddings:
-        views["lm_head.weight"] = state["head.weight"]
-    return views
+        places["lm_head.weight"] = _Place("head.weight", ALL)
+    return places
+
+
+def to_llama(model: GPT) -> dict[str, Tensor]:
+    """The model's weights under the names that ``LlamaForCausalLM`` gives them.
+
+    They are views, except of weights that are held as integers.
+    """
+    ours = dict(weights(model))
+    return {name: ours[place.name][place.rows] for name, place in _places(model.config).items()}
 
 
 def weights_sha256(model: GPT) -> str:
-    """A digest of the weights' names, shapes and values; it does not depend on their file."""
+    """A digest of the weights' names, shapes and values.
+
+    It depends neither on their file nor on whether rounded ones are held as integers or as floats.
+    """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
+    for name, parameter in weights(model):
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
         digest.update(parameter.detach().cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -149,10 +181,10 @@ def weights_sha256(model: GPT) -> str:
 def cast(model: GPT, precision: PrecisionConfig, device: torch.device) -> GPT:
     """The model with its weights rounded to ``precision``, on ``device``.
 
-    int8 weights are rounded but stay fp32, so that every engine can run them, and so that the eager
-    engine is a reference for an engine that reads the integers themselves.
+    int8 weights that are held as floats are rounded but stay fp32, so that every engine can run
+    them, and so that the eager engine is a reference for one that reads the integers themselves.
     """
-    if precision.kind == "int8":
+    if precision.kind == "int8" and not model.integers:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() == 2:
@@ -167,23 +199,9 @@ def _json(content: dict[str, Any]) -> str:
 def _empty_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> GPT:
     # On "meta" no memory is filled with torch's own random weights, which would be overwritten.
     with torch.device("meta"):
-        model = GPT(config).to(dtype)
+        model = GPT(config, integers=dtype == torch.int8)
+    if dtype != torch.int8:
+        model = model.to(dtype)
     model.to_empty(device="cpu")
-    if config.tie_embeddings:
-        model.head.weight = model.emb.weight  # to_empty gives each its own storage
+    model.tie()
     return model
-
-
-def _require_finite(model: GPT, path: Path) -> None:
-    """Raise ValueError for weights that are NaN or infinite, so that no engine is blamed."""
-    # The minimum and maximum are NaN if any value is, and computing them takes no extra memory.
-    weights = to_llama(model).items()
-    bad = [(name, w) for name, w in weights if not torch.stack(w.aminmax()).isfinite().all()]
-    if not bad:
-        return
-    count = sum(int((~weight.isfinite()).sum()) for _, weight in bad)
-    raise ValueError(
-        f"{path}: {count:,} of {model.config.n_parameters:,} weights are NaN or infinite, first in "
-        f"{bad[0][0]}; the file is damaged, or training went wrong: fetch it again, or train with "
-        "a lower train.lr"
-    )

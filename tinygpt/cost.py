@@ -18,8 +18,12 @@ def weights_bytes(model: ModelConfig, precision: PrecisionConfig) -> int:
     return weights * precision.bytes_per_weight + 4 * (scales + model.n_parameters - weights)
 
 
-def held_weights_bytes(model: ModelConfig, precision: PrecisionConfig) -> int:
-    """Bytes of the weights as the eager model holds them; int8 weights take 4 bytes, as fp32."""
+def held_weights_bytes(
+    model: ModelConfig, precision: PrecisionConfig, *, integers: bool = False
+) -> int:
+    """Bytes of the weights as a model holds them: int8 ones take 4 bytes, unless as integers."""
+    if integers and precision.kind == "int8":
+        return weights_bytes(model, precision)
     return model.n_parameters * precision.bytes_per_value
 
 

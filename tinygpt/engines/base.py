@@ -86,6 +86,8 @@ class Engine(ABC):
     """The kinds of cache that the engine runs; None for all of them."""
     compile_s: float = 0.0
     """Seconds spent on compiling or recording when the engine was made."""
+    compile_peak_bytes: int = 0
+    """The most memory of a process of its own that compiled; 0 if nothing was, or in this one."""
 
     @abstractmethod
     def __init__(self, args: EngineArgs) -> None:
@@ -119,6 +121,11 @@ class Engine(ABC):
         return plan.max_positions
 
     @staticmethod
+    def holds_integers(cache: CacheConfig) -> bool:
+        """Whether the engine runs a model that holds int8 matrices as integers, and not as fp32."""
+        return False
+
+    @staticmethod
     def copied_weights_bytes(plan: EnginePlan) -> int:
         """Bytes of the weights that the engine holds in addition to the model's own."""
         return 0
@@ -145,7 +152,12 @@ class Engine(ABC):
 
 
 def step_products(model: GPT, batch: int) -> list[tuple[Tensor, Tensor]]:
-    """The weight products of one decode step: random inputs (B, M), each with a matrix (N, M)."""
+    """The weight products of one decode step: random inputs (B, M), each with a matrix (N, M).
+
+    There are none of a model that holds integers, for which torch has no products.
+    """
+    if model.integers:
+        return []
     matrices = [
         weight.detach()
         for name, weight in model.named_parameters()

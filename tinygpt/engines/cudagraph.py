@@ -128,9 +128,9 @@ class CudaGraphEngine(Engine):
         model: GPT, precision: PrecisionConfig, batch: int, *, may_compile: bool, report: Report
     ) -> Iterator[Multiply]:
         """On a GPU, torch's products in one recorded launch."""
-        if model.device.type != "cuda":
-            return
         pairs = step_products(model, batch)
+        if model.device.type != "cuda" or not pairs:
+            return
 
         def linear() -> list[Tensor]:
             return [F.linear(x, weight) for x, weight in pairs]

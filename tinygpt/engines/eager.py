@@ -55,6 +55,8 @@ class EagerEngine(Engine):
     ) -> Iterator[Multiply]:
         """The products of torch and, for bf16 on a CPU, those with weights packed by oneDNN."""
         pairs = step_products(model, batch)
+        if not pairs:
+            return
         yield lambda: [F.linear(x, weight) for x, weight in pairs]
         mkldnn = torch.ops.mkldnn
         if precision.kind != "bf16" or model.device.type != "cpu":

@@ -4,6 +4,7 @@ Quantised weights are dequantised with the package ``gguf``; what a model then c
 llama.cpp would compute with the same weights in fp32.
 """
 
+import pickle
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -91,10 +92,23 @@ class GGUFFile:
             ) from None
         return reader
 
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """All values by their keys.
+
+        The reader has an array object for every token, more than a hundred megabytes. They are
+        dropped, and the values are made anew after that: between the arrays they would keep
+        Python from giving the memory back.
+        """
+        packed = pickle.dumps({key: field.contents() for key, field in self.reader.fields.items()})
+        self.reader.fields.clear()
+        found: dict[str, Any] = pickle.loads(packed)
+        return found
+
     def value(self, key: str, default: Any = None) -> Any:
         """A value of the metadata."""
-        found = self.reader.fields.get(key)
-        return default if found is None else found.contents()
+        found = self.metadata.get(key)
+        return default if found is None else found
 
     @cached_property
     def architecture(self) -> str:
@@ -219,8 +233,8 @@ class GGUFFile:
     def tokenizer_metadata(self) -> dict[str, Any]:
         """What the file says of its tokenizer, by keys without ``tokenizer.ggml.``."""
         prefix = "tokenizer.ggml."
-        fields = self.reader.fields.items()
-        return {k.removeprefix(prefix): f.contents() for k, f in fields if k.startswith(prefix)}
+        found = self.metadata.items()
+        return {key.removeprefix(prefix): v for key, v in found if key.startswith(prefix)}
 
     def tensors(self) -> Iterator[tuple[str, "Tensor"]]:
         """Each tensor in fp32."""

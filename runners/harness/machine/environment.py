@@ -104,8 +104,19 @@ def peak_memory_bytes(device: str) -> int | None:
         import torch
 
         return int(torch.cuda.max_memory_allocated())
+    return _of_process("VmHWM")
+
+
+def mapped_bytes() -> int | None:
+    """Bytes of files that are mapped into the process, such as libraries; they are part of its
+    peak, and the system can drop them (Linux; None elsewhere).
+    """
+    return _of_process("RssFile")
+
+
+def _of_process(name: str) -> int | None:
     for line in (system.read("proc/self/status") or "").splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return None
 

@@ -4,6 +4,8 @@ Affinity and control groups limit its share. A fact that the platform cannot tel
 Windows have neither /proc nor control groups.
 """
 
+import ctypes
+import gc
 import os
 import platform
 import subprocess
@@ -67,6 +69,13 @@ def cpu_quota() -> float | None:
         if all(word.isdigit() for word in words) and int(words[1]):
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
+
+
+def give_back_memory() -> None:
+    """Return memory that was freed to the system, where the C library keeps it (glibc)."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def usable_cores() -> int:

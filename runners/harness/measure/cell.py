@@ -41,6 +41,7 @@ def _run(config: BenchConfig, result: CellResult, report: Report) -> None:
     prompt, model, tokenizer = subject.prompt, subject.model, subject.tokenizer
     result.metrics["load_s"] = perf_counter() - start - engine.compile_s
     result.metrics["compile_s"] = engine.compile_s
+    result.metrics["compile_peak_bytes"] = engine.compile_peak_bytes
     result.tags |= subject.tags() | fingerprint.approximate(config.cache)
     at_start = system.cpu_time()
     result.metrics["reference_ms"] = timing.reference_ms(device, subject.synchronize)
@@ -93,6 +94,7 @@ def _measure(
     device = generation.prompt.device
     synchronize = timing.synchronizer(device)
     report("warm-up")
+    system.give_back_memory()  # what loading and the gate have freed
     environment.reset_peak_memory(device.type)
     start = perf_counter()
     if config.cache.kind == "none":
@@ -110,6 +112,9 @@ def _measure(
     peak = environment.peak_memory_bytes(device.type)
     if peak is not None:
         result.metrics["peak_memory_bytes"] = peak
+    mapped = environment.mapped_bytes()
+    if mapped is not None and device.type == "cpu":
+        result.metrics["mapped_bytes"] = mapped
     if max(repeats.e2e_s) <= config.timing.budget_s / 2:  # else another whole pass costs too much
         report("traced pass")
         result.timings["itl_s"] = timing.traced_gaps(generation, synchronize)

@@ -29,8 +29,13 @@ since its reference has the same rounded weights and computes in fp32."""
 BF16_TOLERANCE = 0.05
 """The same in bf16, as a share of the reference's largest logit. The reference has the same rounded
 weights, so only the order of additions differs: 1 to 2 %. A wrong mask or position gives 60 %."""
-ROWS_AT_ONCE = 8
-"""Rows compared at a time, since the reference has logits for every position."""
+TOKENS_AT_ONCE = 4096
+"""Tokens that go through the reference at a time, or else those of one row."""
+LOGITS_BYTES = 2**28
+"""The most that the logits to compare may take. A large batch over a large vocabulary is compared
+at fewer positions, evenly spread."""
+FEWEST = 4
+"""The fewest positions that are compared, if the gate generates as many."""
 
 
 def _name(cache: CacheConfig) -> str:
@@ -90,16 +95,31 @@ def needed_bytes(
     values: int,
 ) -> int:
     """Bytes that ``check`` takes at its peak, with ``values`` bytes per activation."""
-    rows = min(batch, ROWS_AT_ONCE)
     n = prompt_tokens + most_new_tokens(cache, model.context_length, prompt_tokens, new_tokens)
+    rows = _rows_at_once(batch, n)
     work = cost.activation_bytes(model, rows, n, values)
-    if CACHES[cache.kind].exact:
-        positions, compared = n, n - prompt_tokens
-    else:
-        positions = compared = min(n - prompt_tokens, 3 * NEW_TOKENS + 1)
+    compared = n - prompt_tokens
+    if not CACHES[cache.kind].exact:
+        compared = min(compared, 3 * NEW_TOKENS + 1)
         scores = 4 * rows * model.n_heads * reference.QUERIES_AT_ONCE
         work += n * (4 * scores + 4 * n * 8)  # scores, masks and distances
-    return work + 4 * model.vocab_size * (batch * compared + 4 * rows * positions)
+    compared = min(compared, _most_compared(batch, model.vocab_size))
+    return work + 4 * model.vocab_size * (batch + 4 * rows) * compared
+
+
+def _rows_at_once(batch: int, tokens: int) -> int:
+    return min(batch, max(1, TOKENS_AT_ONCE // tokens))
+
+
+def _most_compared(batch: int, vocab_size: int) -> int:
+    return max(FEWEST, LOGITS_BYTES // (4 * batch * vocab_size))
+
+
+def _spread(steps: list[int], most: int) -> list[int]:
+    """At most so many of ``steps``, evenly spread, with the first and the last of them."""
+    if len(steps) <= most:
+        return steps
+    return [steps[round(n * (len(steps) - 1) / (most - 1))] for n in range(most)]
 
 
 def _steps(
@@ -128,7 +148,8 @@ def check(
     tokens at once: ``model``'s own, or for an approximate cache a pass over what it states.
     """
     prompt_tokens, of = prompt.shape[1], CACHES[cache.kind]
-    end, compared = _steps(cache, model, prompt_tokens, new_tokens)
+    end, steps_to_compare = _steps(cache, model, prompt_tokens, new_tokens)
+    compared = _spread(steps_to_compare, _most_compared(len(prompt), model.config.vocab_size))
     wanted, steps = set(compared), list[Tensor]()
     n = 0
 
@@ -145,11 +166,13 @@ def check(
     seen = None if of.exact else of.seen(model.config, prompt_tokens, ids.shape[1] - 1)
     differences: list[float] = []
     largest, ties, wrong = 0.0, 0, 0
-    for rows in range(0, len(ids), ROWS_AT_ONCE):
-        part = slice(rows, rows + ROWS_AT_ONCE)
+    at_once = _rows_at_once(*ids.shape)
+    for rows in range(0, len(ids), at_once):
+        part = slice(rows, rows + at_once)
         before = ids[part, :-1]
-        slow = model(before)[:, at] if seen is None else reference.forward(model, before, seen, at)
-        slow = slow.float()
+        slow = (
+            model(before, at=at) if seen is None else reference.forward(model, before, seen, at)
+        ).float()
         largest = max(largest, float(slow.abs().max()))
         fast = torch.stack([logits[part] for logits in steps], dim=1)  # (rows, compared, V)
         difference = float((fast - slow).abs().max())

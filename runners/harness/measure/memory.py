@@ -54,9 +54,10 @@ def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
     plan = engine_plan(config, prompt)
     cached, values = config.cache.kind != "none", config.precision.bytes_per_value
     cache = cost.kv_cache_bytes(model, plan.batch, engine.cache_positions(plan), values)
-    held = cost.held_weights_bytes(model, config.precision)
+    integers = engine.holds_integers(config.cache)
+    held = cost.held_weights_bytes(model, config.precision, integers=integers)
     weights = held + engine.copied_weights_bytes(plan)
-    made = made_weights_bytes(config)
+    made = held + _making_bytes(config)
     return Needed(
         weights=weights,
         cache=cache if cached else 0,
@@ -74,12 +75,10 @@ def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
     return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
 
 
-def made_weights_bytes(config: RunConfig) -> int:
-    """Host bytes while weights are made or read: all in fp32, and draws for the largest matrix."""
+def _making_bytes(config: RunConfig) -> int:
+    """Bytes for the largest matrix while it is drawn or read, beside the weights themselves."""
     widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
-    if config.checkpoint == "none":
-        return 4 * (config.model.n_parameters + 3 * widest)
-    return config.precision.bytes_per_value * config.model.n_parameters + 8 * widest
+    return 4 * widest * (3 if config.checkpoint == "none" else 2)
 
 
 def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: int) -> int:
@@ -119,7 +118,7 @@ def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) ->
         "ids": needed.ids,
     }
     if device.type == "cuda":  # weights and prompts are made on the host
-        on_host = {"weights": made_weights_bytes(config), "ids": needed.ids}
+        on_host = {"weights": needed.weights + _making_bytes(config), "ids": needed.ids}
         return _shortage(config, on_host, system.available_bytes()) or _shortage(
             config, parts, torch.cuda.mem_get_info()[0]
         )

@@ -21,7 +21,7 @@ from runners.harness.machine import system
 from runners.harness.measure import fingerprint, timing
 from tinygpt.checkpoint import DTYPES, cast, load_model, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, SamplerConfig
-from tinygpt.engines import Engine, make_engine, toolchain
+from tinygpt.engines import Engine, engine_class, make_engine, toolchain
 from tinygpt.generation import OnToken
 from tinygpt.hf_tokenizer import AnyTokenizer
 from tinygpt.model import GPT
@@ -70,12 +70,19 @@ def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
 
 def make_model(config: RunConfig, device: torch.device) -> GPT:
     """The run's weights, rounded to its precision, on its device."""
+    dtype = DTYPES[config.precision.kind]
+    with_engine = isinstance(config, BenchConfig | SampleConfig | RaceConfig)
+    if config.precision.kind == "int8" and with_engine:
+        integers = engine_class(config.engine.kind).holds_integers(config.cache)
+        dtype = torch.int8 if integers else dtype
     if config.checkpoint == "none":
-        model = random_model(config.model, config.seed)
+        model = random_model(config.model, config.seed, dtype)
     else:
         path = find_checkpoint(config.checkpoint, config.tracking.dir)
-        model = load_model(path, config.model, DTYPES[config.precision.kind])
-    return cast(model, config.precision, device)
+        model = load_model(path, config.model, dtype)
+    model = cast(model, config.precision, device)
+    system.give_back_memory()  # what was read and drawn is no part of the run's peak
+    return model
 
 
 def make_tokenizer(config: RunConfig, notes: list[str]) -> AnyTokenizer | None:

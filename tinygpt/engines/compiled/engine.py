@@ -17,7 +17,7 @@ from torch import Tensor
 from tinygpt import cost
 from tinygpt.cache import KVCache, NoCache, StaticCache
 from tinygpt.checkpoint import DTYPES
-from tinygpt.config import ModelConfig, PrecisionConfig
+from tinygpt.config import CacheConfig, ModelConfig, PrecisionConfig
 from tinygpt.engines import toolchain
 from tinygpt.engines.base import Code, Engine, EngineArgs, EnginePlan, Multiply, Report
 from tinygpt.engines.compiled import packages
@@ -26,13 +26,15 @@ from tinygpt.generation import OnToken, Pick, generate
 from tinygpt.model import GPT
 
 MIN_WINDOW = 4
-"""The smallest window for which the tracer can tell a varying number of slots from a fixed one."""
+"""The smallest window for which the tracer can tell a varying number of tokens from a fixed one."""
+TYPICAL_SLOTS = 256
+"""The number of slots, or of tokens of a window, that code is optimised for. It runs with any."""
 
 
 class CompiledEngine(Engine):
     """Eager prefill, then compiled steps over a ring buffer; without a cache, compiled windows.
 
-    The ring always has ``context_length`` slots, so that one package serves texts of any length.
+    The number of slots varies in the code, so that one package serves texts of any length.
     """
 
     caches: ClassVar[tuple[str, ...] | None] = ("static", "none")
@@ -41,6 +43,7 @@ class CompiledEngine(Engine):
         self._threads = torch.get_num_threads()
         self._steps = _Decode(args) if args.cache.kind == "static" else _Window(args)
         self.compile_s = self._steps.loaded.compile_s
+        self.compile_peak_bytes = self._steps.loaded.compile_peak_bytes
 
     @staticmethod
     def unsupported(model: ModelConfig, device: str) -> str:
@@ -64,7 +67,7 @@ class CompiledEngine(Engine):
         steps = self._steps
         read = [*steps.loaded.tensors.values(), *steps.model.parameters()]
         by_place = {tensor.data_ptr(): tensor.nbytes for tensor in read}
-        return sum(by_place.values()) - steps.cache.nbytes
+        return sum(by_place.values())
 
     def generate(self, prompt: Tensor, new_tokens: int, pick: Pick, on_token: OnToken) -> Tensor:
         """As in ``Engine``. Raises ValueError on a CPU if torch's number of threads has changed."""
@@ -78,28 +81,30 @@ class CompiledEngine(Engine):
         return generate(steps, prompt, new_tokens, cache=steps.cache, pick=pick, on_token=on_token)
 
     @staticmethod
-    def cache_positions(plan: EnginePlan) -> int:
-        """The positions of the text, but at least ``context_length``."""
-        return max(plan.max_positions, plan.model.context_length)
+    def holds_integers(cache: CacheConfig) -> bool:
+        """Whether there are decode steps, which read the integers; a whole window is bound by
+        arithmetic, which is faster in floats.
+        """
+        return cache.kind == "static"
 
     @staticmethod
     def copied_weights_bytes(plan: EnginePlan) -> int:
         """Bytes of the matrices that a decode step reads in another form than the prefill does."""
-        return 0 if plan.cache.kind == "none" else CompiledEngine.products_bytes(plan)
+        copied = plan.cache.kind != "none" and _form(plan) in ("packed", "tiles")
+        return cost.weights_bytes(plan.model, plan.precision) if copied else 0
 
     @staticmethod
     def code(plan: EnginePlan) -> tuple[Code, ...]:
         """The decode step and the products for the limit; without a cache, the window pass."""
         with torch.device("meta"):  # the names depend on shapes, not on weights
-            model = GPT(plan.model).to(DTYPES[plan.precision.kind])
+            integers = plan.precision.kind == "int8" and CompiledEngine.holds_integers(plan.cache)
+            model = GPT(plan.model, integers=integers).to(DTYPES[plan.precision.kind])
         parts: list[tuple[torch.nn.Module, tuple[Tensor, ...]]]
         if plan.cache.kind == "none":
-            cache = NoCache(model.cache_shape(plan.batch, plan.max_positions))
-            parts = [_window_pass(model, cache, plan.batch)]
+            parts = [_window_pass(model, plan.batch)]
         else:
-            ring = StaticCache(model.cache_shape(plan.batch, plan.model.context_length))
             parts = [
-                _decode_step(model, ring, plan.precision, plan.device),
+                _decode_step(model, plan.precision, plan.batch, plan.device),
                 _products(model, plan.precision, plan.batch, plan.device),
             ]
         device = torch.device(plan.device)
@@ -119,31 +124,34 @@ class CompiledEngine(Engine):
 
     @staticmethod
     def products_bytes(plan: EnginePlan) -> int:
-        """Bytes of the matrices that are packed, laid out for tiles, or held as int8."""
-        dtype = DTYPES[plan.precision.kind]
-        how = form(plan.batch, dtype, plan.device, plan.model)
-        copied = plan.precision.kind == "int8" or how in ("packed", "tiles")
+        """Bytes of the matrices that are packed, laid out for tiles, or made int8 for this."""
+        copied = plan.precision.kind == "int8" or _form(plan) in ("packed", "tiles")
         return cost.weights_bytes(plan.model, plan.precision) if copied else 0
 
 
+def _form(plan: EnginePlan) -> str:
+    """How the matrices of ``plan`` are multiplied, see ``step.form``."""
+    dtype = torch.int8 if plan.precision.kind == "int8" else DTYPES[plan.precision.kind]
+    return form(plan.batch, dtype, plan.device, plan.model)
+
+
 def _decode_step(
-    model: GPT, cache: StaticCache, precision: PrecisionConfig, device: str
+    model: GPT, precision: PrecisionConfig, batch: int, device: str
 ) -> tuple[DecodeStep, tuple[Tensor, ...]]:
-    """The module of a decode step over ``cache`` and an example of its inputs."""
+    """The module of a decode step and an example of its inputs, for texts of any length."""
+    cache = StaticCache(model.cache_shape(batch, TYPICAL_SLOTS))
     slots = torch.arange(cache.slots, device=model.device)
     step = cache.step(1)
-    ids = torch.zeros(len(cache.k[0]), dtype=torch.long, device=model.device)
+    ids = torch.zeros(batch, dtype=torch.long, device=model.device)
     example = (ids, step.cos[0], step.sin[0], slots[:1], slots[: cache.slots // 2])
-    return DecodeStep(model, cache, precision, device).eval(), example
+    return DecodeStep(model, precision, batch, device).eval(), (*example, *cache.k, *cache.v)
 
 
-def _window_pass(
-    model: GPT, cache: NoCache, batch: int
-) -> tuple[WindowPass, tuple[Tensor, Tensor, Tensor]]:
+def _window_pass(model: GPT, batch: int) -> tuple[WindowPass, tuple[Tensor, Tensor, Tensor]]:
     """The module of a whole window without a cache and an example of its inputs."""
-    half = model.config.context_length // 2
-    ids = torch.zeros(batch, half, dtype=torch.long, device=model.device)
-    rows = cache.step(half)
+    tokens = min(model.config.context_length, TYPICAL_SLOTS) // 2
+    ids = torch.zeros(batch, tokens, dtype=torch.long, device=model.device)
+    rows = NoCache(model.cache_shape(batch, tokens)).step(tokens)
     return WindowPass(model).eval(), (ids, rows.cos, rows.sin)
 
 
@@ -160,15 +168,13 @@ class _Decode:
     """A ``generation.Model``: the eager model runs the prompt, compiled code each later token."""
 
     def __init__(self, args: EngineArgs) -> None:
-        model, slots = args.model, args.model.config.context_length
-        self.model = model
-        self.cache = StaticCache(model.cache_shape(args.batch, max(args.max_positions, slots)))
-        self._slots = torch.arange(slots, device=model.device)
-        module, example = _decode_step(model, self.cache, args.precision, model.device.type)
-        # The tracer would not see "all slots" as a slice, hence slots - 1; the code that it makes
-        # runs with all of them as well.
-        n = torch.export.Dim("n", min=1, max=slots - 1)
-        dynamic: tuple[dict[int, Any], ...] = ({}, {}, {}, {}, {0: n})
+        model = self.model = args.model
+        self.cache = StaticCache(args.cache_shape)
+        self._ring = [*self.cache.k, *self.cache.v]
+        self._slots = torch.arange(self.cache.slots, device=model.device)
+        module, example = _decode_step(model, args.precision, args.batch, model.device.type)
+        n, slots = torch.export.Dim("n", min=1), torch.export.Dim("slots", min=2)
+        dynamic: tuple[Any, ...] = ({}, {}, {}, {}, {0: n}, tuple({2: slots} for _ in self._ring))
         self.loaded = packages.load(module, example, dynamic, args.report, module.tiled())
         self._run = self.loaded.run
 
@@ -180,7 +186,8 @@ class _Decode:
         cos, sin, _, _ = cache.step(1)
         at = cache.position % len(self._slots)
         slot, filled = self._slots[at : at + 1], self._slots[: cache.position + 1]
-        (logits,) = self._run([ids[:, 0].contiguous(), cos[0], sin[0], slot, filled])
+        row = ids[:, 0].contiguous()
+        (logits,) = self._run([row, cos[0], sin[0], slot, filled, *self._ring])
         cache.advance(1)
         return logits
 
@@ -191,7 +198,7 @@ class _Window:
     def __init__(self, args: EngineArgs) -> None:
         self.model = args.model
         self.cache = NoCache(args.cache_shape)
-        module, example = _window_pass(args.model, self.cache, args.batch)
+        module, example = _window_pass(args.model, args.batch)
         T = torch.export.Dim("T", min=2, max=args.model.config.context_length)
         self.loaded = packages.load(module, example, ({1: T}, {0: T}, {0: T}), args.report)
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor, nn
 
 from tinygpt.engines import compile_times, toolchain
 from tinygpt.engines.base import Report, quiet
-from tinygpt.engines.compiled import tiles
+from tinygpt.engines.compiled import apart, tiles
 
 OPTIONS = {
     "aot_inductor.package_constants_in_so": False,  # code only; weights are handed over on loading
@@ -40,6 +39,8 @@ class Loaded:
     """Turns the module's inputs into its outputs. The inputs must be contiguous."""
     compile_s: float
     """Seconds spent on compiling; 0 if the package was on disk."""
+    compile_peak_bytes: int
+    """The most memory that the compiling process took; 0 if the package was on disk."""
     tensors: dict[str, Tensor]
     """The tensors that the code reads and writes in place; they must live as long as it runs."""
 
@@ -47,23 +48,23 @@ class Loaded:
 def load(
     module: nn.Module,
     example: Sequence[Tensor],
-    dynamic: Sequence[dict[int, Any]] = (),
+    dynamic: Sequence[Any] = (),
     report: Report = quiet,
     tiled: Sequence[Tensor] = (),
 ) -> Loaded:
     """Load ``module`` as compiled code; compile it first, after ``report("compile")``, if need be.
 
-    ``dynamic`` names the dimensions of ``example`` that may vary. ``tiled`` are the matrices that
-    are multiplied on tile units, in the order of their products.
+    ``dynamic`` names the dimensions of ``example`` that may vary, as torch.export takes it.
+    ``tiled`` are the matrices that are multiplied on tile units, in the order of their products.
     """
     from torch._inductor import aoti_load_package
 
-    path, seconds = path_of(module, example), 0.0
+    path, seconds, peak = path_of(module, example), 0.0, 0
     if not kept(path):
         report("compile")
         start = perf_counter()
         options = OPTIONS | (tiles.OPTIONS if tiled else {}) | toolchain.options()
-        _compile(module, tuple(example), tuple(dynamic), options, path)
+        peak = _compile(module, tuple(example), tuple(dynamic), options, path)
         seconds = perf_counter() - start
         compile_times.add(_part(module, example, path), seconds)
     try:
@@ -76,18 +77,16 @@ def load(
     tensors = module.state_dict() | (tiles.laid_out(tiled, path) if tiled else {})
     used = {name: tensors[name] for name in package.get_constant_fqns()}  # tied ones only once
     package.load_constants(used, check_full_update=True, user_managed=True)
-    return Loaded(package.loader.run, seconds, used)
+    return Loaded(package.loader.run, seconds, peak, used)
 
 
 def _compile(
     module: nn.Module,
     example: tuple[Tensor, ...],
-    dynamic: tuple[dict[int, Any], ...],
+    dynamic: tuple[Any, ...],
     options: dict[str, Any],
     path: Path,
-) -> None:
-    from torch._inductor import aoti_compile_and_package
-
+) -> int:
     if reason := toolchain.unwritable(path.parent):
         raise ValueError(
             f"{path.parent}: compiled code cannot be kept there ({reason}); set TINYGPT_CACHE to a "
@@ -95,13 +94,11 @@ def _compile(
         )
     if reason := toolchain.choose_folder():
         raise ValueError(reason)
-    with torch.no_grad(), TemporaryDirectory(dir=path.parent) as folder, catch_warnings():
-        simplefilter("ignore")  # torch warns about its own code
-        program = torch.export.export(module, example, dynamic_shapes=dynamic or None)
+    with TemporaryDirectory(dir=path.parent) as folder:
         new = Path(folder) / path.name
-        with toolchain.readable_errors("engine=compiled"):
-            aoti_compile_and_package(program, package_path=str(new), inductor_configs=options)
+        peak = apart.compile_package(module, example, dynamic, options, new)
         new.replace(path)
+    return peak
 
 
 def _part(module: nn.Module, example: Sequence[Tensor], path: Path) -> compile_times.Part:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinygpt.cache import NoCache, StaticCache, Step
+from tinygpt.cache import NoCache, Step
 from tinygpt.config import ModelConfig, PrecisionConfig
 from tinygpt.engines import toolchain
 from tinygpt.model import GPT
@@ -24,6 +24,8 @@ LANES = 16
 """Outputs side by side in a packed matrix: one vector of AVX-512, or two of AVX2."""
 SUMS_AT_ONCE = 16
 """Sums that share one pass over the weights; a core's registers do not hold more."""
+WORD = 4
+"""Bytes of an integer of 32 bits."""
 FEW = 4
 """Up to this many rows, weights are used in the model's own layout, without a packed copy."""
 
@@ -34,18 +36,23 @@ def stored(x: Tensor) -> Tensor:
 
 
 def form(batch: int, dtype: torch.dtype, device: str, model: ModelConfig) -> str:
-    """How ``batch`` rows are multiplied by the weights: rows, packed, library or tiles.
+    """How ``batch`` rows are multiplied by the weights: rows, packed, words, library or tiles.
 
-    ``rows`` and ``packed`` are sums over the same range, which Inductor fuses, so that weights are
-    read and converted to fp32 once for ``SUMS_AT_ONCE`` rows. ``library`` is for many rows, since
-    the library's product makes better use of the processor's caches. ``tiles`` (tiles.py) takes
-    bf16 without conversion, two inputs at once, and is the fastest at any batch.
+    ``rows``, ``packed`` and ``words`` are sums over the same range, which Inductor fuses, so that
+    weights are read and converted to fp32 once for ``SUMS_AT_ONCE`` rows. ``words`` reads four int8
+    weights at once, where the processor has no fast way to read eight single bytes. ``library`` is
+    for many rows, since the library's product makes better use of the processor's caches.
+    ``tiles`` (tiles.py) takes bf16 without conversion, two inputs at once, and is the fastest at
+    any batch.
     """
     if device != "cpu":
         return "rows" if batch == 1 or dtype == torch.int8 else "library"
     even = all(inputs % 2 == 0 for _, inputs in model.matrices)
     if dtype == torch.bfloat16 and even and toolchain.has_tiles():
         return "tiles"
+    whole_words = all(inputs % WORD == 0 for _, inputs in model.matrices)
+    if dtype == torch.int8 and whole_words and toolchain.is_avx2():
+        return "words"
     if batch <= FEW:
         return "rows"
     return "packed" if batch <= SUMS_AT_ONCE or dtype == torch.int8 else "library"
@@ -70,6 +77,24 @@ def times_packed(x: Tensor, packed: Tensor) -> Tensor:
     return _in_passes(x, lambda row: (row[:, None] * packed.float()).sum(1)).flatten(1)
 
 
+def times_words(x: Tensor, words: Tensor) -> Tensor:
+    """``x`` (B, M) times an int8 matrix (N, M), of which ``words`` (N, M / 4) has four in each.
+
+    The inputs are put in the order of the words' bytes first. Shifting a byte to the top and down
+    again gives its value with its sign.
+    """
+    parts = stored(x.view(len(x), -1, WORD).mT.contiguous())  # (B, 4, M / 4)
+
+    def times(row: Tensor) -> Tensor:
+        shifts = range(8 * (WORD - 1), -1, -8)  # the lowest byte comes first in memory
+        pairs = zip(row, shifts, strict=True)
+        a, b, c, d = (part * ((words << up) >> 24).float() for part, up in pairs)
+        sums: Tensor = (a + b + c + d).sum(-1)
+        return sums
+
+    return _in_passes(parts, times)
+
+
 def _in_passes(x: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
     starts = range(0, len(x), SUMS_AT_ONCE)
     passes = [torch.stack([times(row) for row in x[n : n + SUMS_AT_ONCE]]) for n in starts]
@@ -79,8 +104,9 @@ def _in_passes(x: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
 class SharedWeights(nn.Module):
     """A module whose buffers are the weights of a model, under the names of its parameters.
 
-    A matrix that is packed or int8 is a copy; the prefill uses the original. ``device`` is the kind
-    of device to generate code for, which the tensors do not tell if they are on "meta".
+    A packed matrix is a copy, and so is an int8 one if the model holds floats; the prefill uses the
+    original. ``device`` is the kind of device to generate code for, which the tensors do not tell
+    if they are on "meta".
     """
 
     def __init__(self, model: GPT, precision: PrecisionConfig, batch: int, device: str) -> None:
@@ -95,11 +121,14 @@ class SharedWeights(nn.Module):
     def _share(self, name: str, tensor: Tensor, int8: bool) -> None:
         if tensor.dim() == 2:
             self.shapes[name] = tensor.shape
-            if int8:
+            if int8 and tensor.dtype != torch.int8:
                 tensor, scale = quantise(tensor)
                 self.register_buffer(f"{name}_scale", scale)
-            if self.form == "packed" and name in self.matrices():
-                self.register_buffer(f"{name}_packed", pack(tensor))
+            if self.form in ("packed", "words") and name in self.matrices():
+                if self.form == "packed":
+                    self.register_buffer(f"{name}_packed", pack(tensor))
+                else:  # the same memory
+                    self.register_buffer(f"{name}_words", tensor.view(torch.int32))
                 if name != "emb_weight":  # the embedding's rows are also looked up
                     return
         self.register_buffer(name, tensor)
@@ -122,6 +151,8 @@ class SharedWeights(nn.Module):
         """``x`` (B, M) times the matrix ``name``, (B, N) in fp32, without a bias."""
         if self.form == "packed":
             y = times_packed(x, self.get_buffer(f"{name}_packed"))[:, : self.shapes[name][0]]
+        elif self.form == "words":
+            y = times_words(x, self.get_buffer(f"{name}_words"))
         elif self.form == "rows":
             y = times_rows(x, self.get_buffer(name))
         else:
@@ -132,29 +163,23 @@ class SharedWeights(nn.Module):
 
 
 class DecodeStep(SharedWeights):
-    """One new token per row over a static cache."""
-
-    def __init__(
-        self, model: GPT, cache: StaticCache, precision: PrecisionConfig, device: str
-    ) -> None:
-        super().__init__(model, precision, len(cache.k[0]), device)
-        for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
-            self.register_buffer(f"k{layer}", k)
-            self.register_buffer(f"v{layer}", v)
+    """One new token per row over a static cache, whose tensors are inputs: their size may vary."""
 
     def forward(
-        self, ids: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, filled: Tensor
+        self, ids: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, filled: Tensor, *ring: Tensor
     ) -> Tensor:
         """Logits (B, V) after ``ids`` (B,), whose keys and values are written to ``slot`` (1,).
 
         ``cos`` and ``sin`` (D,) belong to their position. ``filled`` (n,) gives by its size the
-        number of filled slots: attention runs over exactly these, so it needs no mask.
+        number of filled slots: attention runs over exactly these, so it needs no mask. ``ring`` has
+        the keys of each layer (B, K, slots, D), then the values of each.
         """
         x = self._embed(ids)
         for layer in range(self.config.n_layers):
             block = f"blocks_{layer}"
             y = self._norm(f"{block}_norm1_weight", x)
-            x = stored(x + self._attention(layer, y, cos, sin, slot, filled.shape[0]))
+            held = ring[layer], ring[self.config.n_layers + layer]
+            x = stored(x + self._attention(layer, y, cos, sin, slot, filled.shape[0], *held))
             y = self._norm(f"{block}_norm2_weight", x)
             gate, up = self.linear(f"{block}_mlp_gate_up_weight", y).chunk(2, dim=-1)
             x = stored(x + self.linear(f"{block}_mlp_down_weight", stored(F.silu(gate) * up)))
@@ -170,7 +195,15 @@ class DecodeStep(SharedWeights):
         return stored(x * scale * getattr(self, name).float())
 
     def _attention(
-        self, layer: int, x: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, n: int
+        self,
+        layer: int,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        slot: Tensor,
+        n: int,
+        keys: Tensor,
+        values: Tensor,
     ) -> Tensor:
         H, K, D = self.config.n_heads, self.config.n_kv_heads, self.config.head_dim
         block = f"blocks_{layer}_attn"
@@ -186,7 +219,6 @@ class DecodeStep(SharedWeights):
         if self.config.rotates(layer):
             qk = qk * cos + qk.roll(D // 2, dims=-1) * sin
         q, k = stored(qk[:, :H].reshape(-1, K, H // K, 1, D) * D**-0.5), qk[:, H:]
-        keys, values = getattr(self, f"k{layer}"), getattr(self, f"v{layer}")
         keys.index_copy_(2, slot, k[:, :, None].to(keys.dtype))
         values.index_copy_(2, slot, v[:, :, None].to(values.dtype))
         seen, held = keys[:, :, None, :n].float(), values[:, :, None, :n].float()
