@@ -32,8 +32,11 @@ PRE_TOKENIZERS = {
 }
 """How a text is split before it is encoded, by ``tokenizer.ggml.pre`` of a GGUF file. ``gpt-2``
 splits as GPT-2 does, ``smollm`` does so after it has set every digit apart."""
-_CONTROL, _USER = 3, 4
-"""Values of ``tokenizer.ggml.token_type``: tokens with a meaning, and text that is never split."""
+_BEGINNING = ("llama-bpe",)
+"""Of ``PRE_TOKENIZERS``, those that llama.cpp begins a text with where a file does not say so."""
+_UNKNOWN, _CONTROL, _USER = 2, 3, 4
+"""Values of ``tokenizer.ggml.token_type``: the token for what has no other, tokens with a meaning,
+and text that is never split. The first two are special tokens."""
 
 
 class HFTokenizer(Decoder):
@@ -96,7 +99,8 @@ class HFTokenizer(Decoder):
             raise ValueError(
                 f"{path}: tokenizer.ggml.model={kind}: is not supported; supported are gpt2, llama"
             )
-        puts_bos = metadata.get("add_bos_token", kind == "llama")
+        begins = kind == "llama" or metadata.get("pre") in _BEGINNING
+        puts_bos = metadata.get("add_bos_token", begins)
         return cls(found, path, metadata.get("bos_token_id") if puts_bos else None)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
@@ -206,8 +210,8 @@ def _add(tokenizer: "tokenizers.Tokenizer", metadata: dict[str, Any]) -> None:
 
     kinds = metadata.get("token_type") or []
     for name, kind in zip(metadata["tokens"], kinds, strict=False):
-        if kind in (_CONTROL, _USER):
-            tokenizer.add_tokens([AddedToken(name, normalized=False, special=kind == _CONTROL)])
+        if kind in (_UNKNOWN, _CONTROL, _USER):
+            tokenizer.add_tokens([AddedToken(name, normalized=False, special=kind != _USER)])
 
 
 AnyTokenizer = Tokenizer | HFTokenizer

@@ -52,10 +52,15 @@ def write(
     kind: str,
     types: tuple[str, ...] = ("F32",),
     extra: dict[str, np.ndarray[Any, Any]] | None = None,
+    given: dict[str, tuple[np.ndarray[Any, Any], Type]] | None = None,
     also: Callable[[gguf.GGUFWriter], object] = lambda writer: None,
     **metadata: int | float | str,
 ) -> Path:
-    """Write ``model`` as llama.cpp's converter does; its matrices take ``types`` in turn."""
+    """Write ``model`` as llama.cpp's converter does; its matrices take ``types`` in turn.
+
+    ``extra`` are tensors beside those of the model, and ``given`` are blocks of quantised weights
+    that take the place of a tensor of the model.
+    """
     config, writer = model.config, gguf.GGUFWriter(path, kind)
     facts: dict[str, int | float | str] = {
         "vocab_size": config.vocab_size,
@@ -84,7 +89,10 @@ def write(
         for ours, theirs in NAMES.items():
             name = name.replace(ours, theirs)
         wanted = Type[types[n % len(types)] if values.ndim == 2 else "F32"]
-        if wanted is Type.F32:
+        if name in (given or {}):
+            blocks, wanted = given[name]  # type: ignore[index]
+            writer.add_tensor(name, blocks, raw_dtype=wanted)
+        elif wanted is Type.F32:
             writer.add_tensor(name, values.astype(np.float32))
         else:
             writer.add_tensor(name, gguf.quantize(values, wanted), raw_dtype=wanted)
@@ -127,6 +135,9 @@ def test_it_is_the_model_of_the_folder_that_it_was_made_from(name: str, tmp_path
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_transformers_reads_the_same_from_it(name: str, tmp_path: Path) -> None:
+    """Of models without RoPE scaling: transformers (5.24) reads neither ``rope_freqs.weight`` nor
+    ``rope.scaling`` of these architectures. What they mean is compared in test_llama_cpp.py.
+    """
     saved = Saved(name, tmp_path / "folder")
     write(tmp_path / "a.gguf", saved.ours, KINDS[name], ("Q8_0", "F16"))
     # Of a qwen3 it does not read the width of a head, which the file says.
@@ -156,39 +167,82 @@ def test_a_file_mixes_formats_tensor_by_tensor(tmp_path: Path) -> None:
     assert torch.isfinite(found(prompt(1, 20))).all()
 
 
-@pytest.mark.parametrize(("format", "size"), [("Q4_K", 144), ("Q5_K", 176), ("Q6_K", 210)])
-def test_k_quants_are_read(format: str, size: int, tmp_path: Path) -> None:
-    """A block of 256 weights, whose scales are halves: 2 of them first, or 1 last in Q6_K."""
+WIDTH = 256
+"""Of a square matrix that is given block by block."""
+BLOCKS = {
+    "Q8_0": (32, 34, slice(2)),
+    "Q4_0": (32, 18, slice(2)),
+    "Q4_1": (32, 20, slice(4)),
+    "Q5_0": (32, 22, slice(2)),
+    "Q5_1": (32, 24, slice(4)),
+    "Q4_K": (256, 144, slice(4)),
+    "Q5_K": (256, 176, slice(4)),
+    "Q6_K": (256, 210, slice(208, 210)),
+}
+"""Weights in a block, its bytes, and where in it are its one or two scales, which are halves."""
+
+
+def random_blocks(format: str) -> np.ndarray[Any, Any]:
+    """A matrix of ``WIDTH`` by ``WIDTH`` in a quantised format: any bytes, and scales near 0.01."""
+    weights, size, scales = BLOCKS[format]
+    draw = np.random.default_rng(1)
+    blocks = draw.integers(0, 256, (WIDTH, WIDTH // weights, size), dtype=np.uint8)
+    n_scales = len(range(size)[scales]) // 2
+    halves = draw.uniform(0.005, 0.02, (WIDTH, WIDTH // weights, n_scales)).astype(np.float16)
+    blocks[:, :, scales] = halves.view(np.uint8)
+    return blocks.reshape(WIDTH, -1)
+
+
+def read_blocks(format: str, blocks: np.ndarray[Any, Any], folder: Path) -> np.ndarray[Any, Any]:
+    """What a model has as its weights whose file has ``blocks`` of a quantised format."""
     model = ModelConfig(
         vocab_size=300,
-        d_model=256,
+        d_model=WIDTH,
         n_layers=1,
         n_heads=4,
         n_kv_heads=4,
         head_dim=64,
-        d_ff=256,
+        d_ff=WIDTH,
         tie_embeddings=True,
     )
-    generator = np.random.default_rng(1)
-    blocks = generator.integers(0, 256, (256, size), dtype=np.uint8)
-    scales = np.full((256, 2), 0.01, np.float16).view(np.uint8)
-    if format == "Q6_K":
-        blocks[:, -2:] = scales[:, :2]
-    else:
-        blocks[:, :4] = scales
-    add_tensor = gguf.GGUFWriter.add_tensor
+    given = {"blk.0.ffn_down.weight": (blocks, Type[format])}
+    path = write(folder / "a.gguf", random_model(model, 1), "llama", given=given)
+    return to_llama(loaded(path))["model.layers.0.mlp.down_proj.weight"].numpy()
 
-    def add(self: Any, name: str, values: Any, raw_dtype: Any = None) -> None:
-        if name.endswith("ffn_down.weight"):  # which the package cannot quantise itself
-            values, raw_dtype = blocks, Type[format]
-        add_tensor(self, name, values, raw_dtype=raw_dtype)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf.GGUFWriter, "add_tensor", add)
-        path = write(tmp_path / "a.gguf", random_model(model, 1), "llama")
-    wanted = torch.from_numpy(gguf.dequantize(blocks, Type[format])).view(256, 256)
-    assert wanted.std() > 0
-    assert torch.equal(to_llama(loaded(path))["model.layers.0.mlp.down_proj.weight"], wanted)
+@pytest.mark.parametrize("format", BLOCKS)
+def test_quantised_weights_are_those_of_the_package(format: str, tmp_path: Path) -> None:
+    blocks = random_blocks(format)
+    found = read_blocks(format, blocks, tmp_path)
+    assert found.std() > 0
+    assert np.array_equal(found, gguf.dequantize(blocks, Type[format]))
+
+
+@pytest.mark.parametrize("format", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_quantised_weights_are_those_of_the_definition(format: str, tmp_path: Path) -> None:
+    """32 integers q with a scale d: d q, or d q + m where the format has a minimum m.
+
+    In a block come d, m, the fifth bits of the integers in one number, and the integers. Of 4 bits
+    each, the low halves of 16 bytes are the first 16 integers and the high halves the other 16.
+    """
+    blocks = random_blocks(format)
+    wanted = []
+    for block in blocks.reshape(-1, BLOCKS[format][1]):
+        scales, rest = block[BLOCKS[format][2]].view(np.float16).astype(np.float32), block[2:]
+        if format == "Q8_0":
+            integers = rest.view(np.int8).astype(np.float32)
+        else:
+            packed = block[-16:].astype(np.int32)
+            integers = np.concatenate([packed & 15, packed >> 4])
+            if format.startswith("Q5"):
+                fifth = int.from_bytes(block[-20:-16].tobytes(), "little")
+                integers = integers + 16 * np.array([fifth >> n & 1 for n in range(32)])
+        middle = {"Q4_0": -8, "Q5_0": -16}.get(format, 0)
+        minimum = scales[1] if len(scales) == 2 else np.float32(0)
+        wanted.append(scales[0] * (integers + middle).astype(np.float32) + minimum)
+    assert np.allclose(
+        read_blocks(format, blocks, tmp_path), np.reshape(wanted, (WIDTH, WIDTH)), 1e-6, 1e-7
+    )
 
 
 def test_the_factors_of_llama3_are_its_scaling(tmp_path: Path) -> None:
@@ -201,6 +255,34 @@ def test_the_factors_of_llama3_are_its_scaling(tmp_path: Path) -> None:
     wrong = write(tmp_path / "b.gguf", saved, "llama", extra={ROPE_FACTORS: factors * 1.5 + 1})
     assert f"{ROPE_FACTORS}: is no llama3 scaling" in refused(wrong)
 
+    metadata: dict[str, Any] = {"rope.scaling.factor": 2.0}
+    both = write(tmp_path / "c.gguf", saved, "llama", extra={ROPE_FACTORS: factors}, **metadata)
+    assert f"llama.rope.scaling.factor=2: only 1 is supported beside {ROPE_FACTORS}" in refused(
+        both
+    )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "factor"),
+    [
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, 2.0),
+        ({"rope.scaling.factor": 2.0}, 2.0),
+        ({"rope.scale_linear": 2.0}, 2.0),
+        ({"rope.scale_linear": 2.0, "rope.scaling.factor": 4.0}, 4.0),
+        ({"rope.scaling.factor": 0.0}, 1.0),
+        ({"rope.scaling.type": "linear"}, 1.0),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 2.0}, 1.0),
+    ],
+)
+def test_a_factor_is_a_linear_scaling(
+    metadata: dict[str, Any], factor: float, tmp_path: Path
+) -> None:
+    """llama.cpp scales linearly unless a type says otherwise; 0 is its word for no factor."""
+    saved = Saved("llama", tmp_path / "folder").ours
+    found = loaded(write(tmp_path / "a.gguf", saved, "llama", **metadata)).config.rope_scaling
+    kind = "default" if factor == 1.0 else "linear"
+    assert found == RopeScalingConfig(kind=kind, factor=factor)
+
 
 @pytest.mark.parametrize(
     ("kind", "metadata", "message"),
@@ -208,6 +290,7 @@ def test_the_factors_of_llama3_are_its_scaling(tmp_path: Path) -> None:
         ("gemma", {}, "general.architecture=gemma: is not supported"),
         ("llama", {"expert_count": 8}, "llama.expert_count=8: only dense models"),
         ("llama", {"rope.scaling.type": "yarn"}, "llama.rope.scaling.type=yarn: only linear"),
+        ("llama", {"rope.scaling.attn_factor": 2.0}, "llama.rope.scaling.attn_factor=2: only 1"),
         ("llama", {"attention.value_length": 8}, "llama.attention.value_length=8: only 16"),
         ("qwen2", {"attention.sliding_window": 4}, "only full attention is supported"),
         ("qwen2", {}, "missing model.layers.0.self_attn.q_proj.bias"),

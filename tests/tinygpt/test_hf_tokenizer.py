@@ -18,18 +18,20 @@ TEXT = "It was 1984 on the bridge, wasn't it?\r\n  naïve 漢字 🙂\t<|end|> x
 SPECIAL = ["<|begin|>", "<|end|>"]
 
 
-def byte_level(folder: Path, bos: bool = False) -> Path:
-    """A byte-level BPE like that of Llama 3, which has learnt the small text."""
+def byte_level(
+    folder: Path, bos: bool = False, vocab_size: int = 400, also: tuple[str, ...] = ()
+) -> Path:
+    """A byte-level BPE like that of Llama 3, which has learnt the small text and ``also``."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
+        vocab_size=vocab_size,
         special_tokens=SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator([small_text.text()], trainer)
+    made.train_from_iterator([small_text.text(), *also], trainer)
     if bos:
         made.post_processor = processors.TemplateProcessing(
             single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
@@ -38,7 +40,7 @@ def byte_level(folder: Path, bos: bool = False) -> Path:
     return folder / "tokenizer.json"
 
 
-def sentence_piece(folder: Path) -> Path:
+def sentence_piece(folder: Path, vocab_size: int = 500, also: tuple[str, ...] = ()) -> Path:
     """A BPE like that of Llama 2: spaces are ▁, and lone bytes have entries."""
     made = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     made.normalizer = normalizers.Sequence(
@@ -49,9 +51,9 @@ def sentence_piece(folder: Path) -> Path:
     )
     bytes_ = [f"<0x{value:02X}>" for value in range(256)]
     trainer = trainers.BpeTrainer(
-        vocab_size=500, special_tokens=["<unk>", *SPECIAL, *bytes_], show_progress=False
+        vocab_size=vocab_size, special_tokens=["<unk>", *SPECIAL, *bytes_], show_progress=False
     )
-    made.train_from_iterator([small_text.text()], trainer)
+    made.train_from_iterator([small_text.text(), *also], trainer)
     made.save(str(folder / "tokenizer.json"))
     document = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     document["added_tokens"] = [
@@ -128,11 +130,39 @@ def test_the_vocabulary_of_a_gguf_file_is_the_tokenizer_it_came_from(tmp_path: P
     assert HFTokenizer.from_gguf(metadata(path, add_bos_token=True), path).encode("a")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("pre", "said", "begins"),
+    [
+        ("llama-bpe", None, True),
+        ("llama-bpe", False, False),
+        ("qwen2", None, False),
+        ("gpt-2", True, True),
+    ],
+)
+def test_a_text_begins_as_the_file_says_or_as_llama_cpp_does(
+    pre: str, said: bool | None, begins: bool, tmp_path: Path
+) -> None:
+    path = byte_level(tmp_path)
+    says = {} if said is None else {"add_bos_token": said}
+    found = HFTokenizer.from_gguf(metadata(path, pre=pre, **says), path)
+    assert (found.encode("a")[0] == 0) is begins
+    assert found.encode("<|begin|>a", special=True).count(0) == 1  # where llama.cpp puts a second
+
+
+def test_the_unknown_token_is_a_special_token(tmp_path: Path) -> None:
+    path = byte_level(tmp_path)
+    facts = metadata(path)
+    facts["token_type"][1] = 2
+    found = HFTokenizer.from_gguf(facts, path)
+    assert 1 not in found.encode("a<|end|>b")
+    assert found.encode("a<|end|>b", special=True).count(1) == 1
+
+
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_every_way_to_split_keeps_the_text(pre: str, tmp_path: Path) -> None:
     path = byte_level(tmp_path)
     found = HFTokenizer.from_gguf(metadata(path, pre=pre), path)
-    assert found.decode(found.encode(TEXT)) == TEXT
+    assert found.decode(found.encode(TEXT)).removeprefix("<|begin|>") == TEXT
 
 
 def test_scores_of_a_gguf_file_are_its_merges(tmp_path: Path) -> None:

@@ -165,19 +165,26 @@ class GGUFFile:
         )
 
     def _rope_scaling(self, head_dim: int) -> RopeScalingConfig:
-        kind = self.value(f"{self.architecture}.rope.scaling.type", "none")
-        factor = self.value(f"{self.architecture}.rope.scaling.factor", 1.0)
-        factors = [t for t in self.reader.tensors if t.name == ROPE_FACTORS]
-        if factors:
-            return self._llama3(np.asarray(factors[0].data, dtype=np.float32), head_dim)
+        """The scaling that llama.cpp would compute: a factor without a type is a linear one."""
+        rope = f"{self.architecture}.rope"
+        kind = self.value(f"{rope}.scaling.type", "linear")
+        old_name = self.value(f"{rope}.scale_linear", 1.0)
+        factor = float(self.value(f"{rope}.scaling.factor", old_name)) or 1.0
+        magnitude = self.value(f"{rope}.scaling.attn_factor", 1.0)
         require(
             kind in ("none", "linear"),
-            f"{self.architecture}.rope.scaling.type={kind}: only linear is supported, and llama3 "
-            f"by {ROPE_FACTORS}",
+            f"{rope}.scaling.type={kind}: only linear is supported, and llama3 by {ROPE_FACTORS}",
         )
-        if kind == "linear" and factor != 1.0:
-            return RopeScalingConfig(kind="linear", factor=float(factor))
-        return RopeScalingConfig()
+        require(magnitude == 1.0, f"{rope}.scaling.attn_factor={magnitude:g}: only 1 is supported")
+        scaled = kind == "linear" and factor != 1.0
+        factors = [t for t in self.reader.tensors if t.name == ROPE_FACTORS]
+        if factors:
+            require(
+                not scaled,
+                f"{rope}.scaling.factor={factor:g}: only 1 is supported beside {ROPE_FACTORS}",
+            )
+            return self._llama3(np.asarray(factors[0].data, dtype=np.float32), head_dim)
+        return RopeScalingConfig(kind="linear", factor=factor) if scaled else RopeScalingConfig()
 
     def _llama3(
         self, factors: np.ndarray[Any, np.dtype[np.float32]], head_dim: int
