@@ -13,6 +13,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tinygpt.chat import ChatTemplate
 from tinygpt.tokenizer import Decoder, Tokenizer
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ and text that is never split. The first two are special tokens."""
 
 class HFTokenizer(Decoder):
     """A tokenizer of the library; it never changes."""
+
+    chat: ChatTemplate | None = None
+    """The checkpoint's chat template, if it has one."""
 
     def __init__(self, tokenizer: "tokenizers.Tokenizer", path: Path, bos_id: int | None = None):
         """Take a tokenizer of the library, read from ``path``.
@@ -103,20 +107,47 @@ class HFTokenizer(Decoder):
         puts_bos = metadata.get("add_bos_token", begins)
         return cls(found, path, metadata.get("bos_token_id") if puts_bos else None)
 
-    def encode(self, text: str, special: bool = False) -> list[int]:
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """The ids of a text, with a token for its beginning if the tokenizer has that.
 
-        Special tokens in the text stay text unless ``special``.
+        Special tokens in the text stay text unless ``allow_special``.
         """
-        ids: list[int] = (self._special if special else self._plain).encode(text).ids
+        ids: list[int] = (self._special if allow_special else self._plain).encode(text).ids
         if self._bos_id is not None and ids[:1] != [self._bos_id]:
             return [self._bos_id, *ids]
         return ids
 
-    def ending_at(self, ids: Iterable[int]) -> Self:
-        """The same tokenizer, with the tokens ``ids`` at which a text ends."""
+    def encode_chat(self, text: str, allow_special: bool = False) -> list[int]:
+        """The ids of a text as a user's turn in the checkpoint's chat template.
+
+        A token for the beginning is there if the template puts one. Special tokens in the text stay
+        text unless ``allow_special``. Raises ValueError, one line, for a checkpoint without a
+        template and for one that cannot be used.
+        """
+        if self.chat is None:
+            return super().encode_chat(text)
+        parts = [(self._special, self.chat.prompt(text))]
+        if not allow_special and any(token.decode() in text for token in self._added.values()):
+            before, after = self.chat.around_a_prompt
+            parts = [(self._special, before), (self._plain, text), (self._special, after)]
+        return [
+            token_id
+            for tokenizer, part in parts
+            for token_id in tokenizer.encode(part, add_special_tokens=False).ids
+        ]
+
+    @property
+    def end_of_turn_ids(self) -> frozenset[int]:
+        """The special token that ends an answer in the chat template; none if it has none."""
+        after = self.chat.after_an_answer if self.chat else ""
+        ids = self._special.encode(after, add_special_tokens=False).ids
+        special = [token_id for token_id in ids if token_id in self._added]
+        return frozenset(special[:1])
+
+    def of_checkpoint(self, end_ids: Iterable[int], chat: ChatTemplate | None) -> Self:
+        """The same tokenizer, with the tokens at which a text ends and the chat template."""
         other = copy(self)
-        other.end_ids = frozenset(ids)
+        other.end_ids, other.chat = frozenset(end_ids), chat
         return other
 
     def _bytes_of(self, token_id: int) -> bytes:

@@ -44,6 +44,18 @@ class Decoder(ABC):
     end_ids: frozenset[int] = frozenset()
     """Tokens at which a text ends; none in tinygpt's own, which end it by ``<|endoftext|>``."""
 
+    @property
+    def end_of_turn_ids(self) -> frozenset[int]:
+        """Tokens that end an answer in the chat template."""
+        return frozenset()
+
+    def encode_chat(self, text: str, allow_special: bool = False) -> list[int]:
+        """The ids of a text as a user's turn in the chat template; ValueError if there is none."""
+        raise ValueError(
+            "prompt.chat=true: the checkpoint has no chat template; leave it out, or give the "
+            "checkpoint of a model that was taught to chat"
+        )
+
     @abstractmethod
     def _bytes_of(self, token_id: int) -> bytes:
         """The bytes of an id below ``n_ids``; none if it has no entry."""

@@ -15,6 +15,7 @@ from tests.tinygpt.test_architectures import Saved
 from tests.tinygpt.test_gguf import write
 from tests.tinygpt.test_hf_tokenizer import byte_level, metadata
 from tests.train_command import Ended
+from tinygpt.hf_tokenizer import HFTokenizer
 
 Entry = Callable[..., Ended]
 QUICK = ("length.new_tokens=4", "device.threads=1", "timing=quick")
@@ -162,3 +163,127 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(
     ended = entry("sample", results, f"checkpoint={folder}", "prompt.text=the", *QUICK[:2])
     assert (ended.status, ended.out) == (2, "")
     assert "tokenizer has 400 entries and the model 300" in ended.line
+
+
+def _changed(name: str, **values: Any) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values))
+
+    return change
+
+
+def _pickles_only(folder: Path) -> None:
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+
+
+def _cut_shard(folder: Path) -> None:
+    shard = min(folder.glob("model-*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-9])
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a broken shard": (_cut_shard, "cannot be read"),
+    "a missing shard": (
+        lambda folder: max(folder.glob("model-*.safetensors")).unlink(),
+        "no such file, and model.safetensors.index.json says that weights are in it",
+    ),
+    "a missing key": (_changed("config.json", num_hidden_layers=5), "missing model.layers.4."),
+    "a wrong shape": (
+        _changed("config.json", intermediate_size=80),
+        "mlp.gate_proj.weight is [96, 32], the model has [80, 32]",
+    ),
+    "pickles only": (_pickles_only, "has its weights as pickles only (pytorch_model.bin)"),
+    "an unknown rope_type": (
+        _changed("config.json", rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),
+        "rope_type=yarn: is not supported; supported are default, linear, llama3",
+    ),
+    "an unknown architecture": (
+        _changed("config.json", model_type="gpt2"),
+        "model_type=gpt2: is not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_folder_is_one_line_and_nothing_is_run(
+    name: str, folder: Path, entry: Entry, results: Path, tmp_path: Path
+) -> None:
+    breaks, line = BROKEN[name]
+    other = shutil.copytree(folder, tmp_path / "other")
+    breaks(other)
+    ended = entry("bench", results, "-m", f"checkpoint={other}", "batch=1,2", *QUICK)
+    assert (ended.status, ended.out) == (2, "")
+    assert line in ended.line
+    assert not (results / "sweeps").exists()
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|begin|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+
+
+def test_a_prompt_may_be_a_users_turn_or_have_special_tokens(
+    folder: Path, entry: Entry, results: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    (other / "generation_config.json").unlink(missing_ok=True)
+    _changed("config.json", eos_token_id=None)(other)
+
+    def written(*words: str) -> dict[str, Any]:
+        before = set(results.glob("cells/*"))
+        given = (f"checkpoint={other}", "sampler=greedy", "length.new_tokens=6", *words)
+        ended = entry("sample", results, *given, "device.threads=1")
+        assert ended.status == 0, ended.err
+        (cell,) = set(results.glob("cells/*")) - before
+        row: dict[str, Any] = json.loads((cell / "generations.jsonl").read_text(encoding="utf-8"))
+        return row
+
+    ours = HFTokenizer.load(other / "tokenizer.json")
+    spelt = "<|begin|>user\nthe<|end|>\n<|begin|>assistant\n"
+    chat = written("prompt.text=the", "prompt.chat=true")
+    assert chat["prompt_ids"] == ours.encode(spelt, allow_special=True)
+    assert chat["prompt"] == "the"
+    by_hand = written("prompt.special=true", f"prompt.text='{spelt}'")
+    assert (by_hand["prompt_ids"], by_hand["new_ids"]) == (chat["prompt_ids"], chat["new_ids"])
+    as_text = written(f"prompt.text='{spelt}'")
+    assert as_text["prompt_ids"] == ours.encode(spelt)
+    assert len(as_text["prompt_ids"]) > len(chat["prompt_ids"])
+
+    # A template that ends a turn with what the model writes fourth.
+    tokens = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    fourth = chat["new_ids"][3]
+    name = next(name for name, n in tokens["model"]["vocab"].items() if n == fourth)
+    tokens["added_tokens"].append(tokens["added_tokens"][0] | {"id": fourth, "content": name})
+    (other / "tokenizer.json").write_text(json.dumps(tokens), encoding="utf-8")
+    ending = TEMPLATE.replace("<|end|>", "{{ '<|end|>' if m.role == 'user' else name }}")
+    ending = ending.replace("name", json.dumps(name))
+    (other / "chat_template.jinja").write_text(ending, encoding="utf-8")
+    ended = written("prompt.text=the", "prompt.chat=true")
+    assert ended["prompt_ids"] == chat["prompt_ids"]
+    until = chat["new_ids"].index(fourth) + 1
+    assert (ended["new_ids"], ended["stopped"]) == (chat["new_ids"][:until], True)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("prompt.chat=true",), "prompt.chat=true: is for a text, and the prompt is random ids"),
+        (("prompt.special=true",), "prompt.special=true: is for a text"),
+        (("prompt.chat=true", "prompt.text=x"), "prompt.chat=true: needs a checkpoint with a chat"),
+        (
+            ("prompt.chat=true", "prompt.text=x", "checkpoint=holmes"),
+            "prompt.chat=true: the checkpoint has no chat template; leave it out",
+        ),
+    ],
+)
+def test_where_there_is_no_chat(
+    words: tuple[str, ...], line: str, entry: Entry, results: Path
+) -> None:
+    ended = entry("bench", results, *words, *QUICK)
+    assert (ended.status, ended.out) == (2, "")
+    assert line in ended.line

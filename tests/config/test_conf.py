@@ -17,7 +17,17 @@ from runners.harness.config.paths import conf_dir, config_groups
 from runners.harness.config.schema import BenchConfig
 
 OPTIONS = {
-    "model": ["base", "nano", "small", "tiny"],
+    "model": [
+        "base",
+        "llama-3.2-1b",
+        "nano",
+        "qwen3-0.6b",
+        "small",
+        "smollm2-135m",
+        "smollm2-360m",
+        "tiny",
+        "tinyllama-1.1b",
+    ],
     "device": ["cpu", "cuda", "mps"],
     "batch": ["1", "16", "2", "32", "4", "64", "8"],
     "length": ["1024", "256", "64"],
@@ -167,7 +177,17 @@ def test_a_sampler_preset_is_what_its_name_says(option: str, knobs: tuple[float,
 
 @pytest.mark.parametrize(
     ("option", "n_parameters"),
-    [("nano", 362_816), ("tiny", 5_795_072), ("small", 24_239_616), ("base", 109_337_856)],
+    [
+        ("nano", 362_816),
+        ("tiny", 5_795_072),
+        ("small", 24_239_616),
+        ("base", 109_337_856),
+        ("smollm2-135m", 134_515_008),  # these as published
+        ("smollm2-360m", 361_821_120),
+        ("qwen3-0.6b", 596_049_920),
+        ("tinyllama-1.1b", 1_100_048_384),
+        ("llama-3.2-1b", 1_235_814_400),
+    ],
 )
 def test_a_models_parameters(option: str, n_parameters: int) -> None:
     assert resolved(f"model={option}").model.n_parameters == n_parameters

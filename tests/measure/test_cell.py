@@ -413,8 +413,8 @@ def test_what_a_cell_needs_is_foreseen_to_a_small_factor(
 @pytest.mark.parametrize(
     "bigger",
     [
-        {"prompt": PromptConfig(tokens=64)},
-        {"prompt": PromptConfig(text="a" * 64)},
+        {"prompt": PromptConfig(tokens=48)},
+        {"prompt": PromptConfig(text="a" * 48)},
         {"length": LengthConfig(new_tokens=56)},
         {"batch": BatchConfig(size=64)},
     ],

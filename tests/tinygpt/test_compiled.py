@@ -22,7 +22,8 @@ from runners.harness.measure.cell import run_cell
 from runners.harness.sweep.plan_report import obstacle
 from tests.measure.test_cell import config
 from tests.small_model import BF16, CPU, EXACT, FP32, INT8, NANO, engine_for, greedy, random_ids
-from tinygpt.checkpoint import cast, random_model
+from tinygpt import cost
+from tinygpt.checkpoint import DTYPES, cast, random_model
 from tinygpt.config import CacheConfig, EngineConfig, ModelConfig, PrecisionConfig, SamplerConfig
 from tinygpt.engines import Engine, EnginePlan, engine_class, toolchain, unsupported
 from tinygpt.engines.compiled import packages
@@ -99,7 +100,17 @@ def test_a_prompt_longer_than_the_window_counts_by_its_end(pair: tuple[Engine, G
     )
 
 
-def test_int8_reads_its_integers_and_an_untied_head_is_its_own() -> None:
+@pytest.mark.parametrize("model", [UNTIED, GROUPED], ids=["untied", "tied"])
+def test_int8_is_held_as_integers_alone(model: ModelConfig) -> None:
+    held = random_model(model, seed=1, dtype=torch.int8)
+    engine = engine_for(
+        "static", held, batch=1, max_positions=200, engine="compiled", precision=INT8
+    )
+    assert differences(engine, weights(model, INT8), batch=1)[0] < 1e-5
+    assert engine.weights_bytes == cost.weights_bytes(model, INT8)
+
+
+def test_int8_is_read_as_integers_from_a_model_of_floats() -> None:
     engine, model = compiled(UNTIED, batch=1, precision=INT8)
     assert differences(engine, model, batch=1)[0] < 1e-5
     both = sum(p.nbytes + (p.numel() + 4 * len(p)) * (p.dim() == 2) for p in model.parameters())
@@ -185,11 +196,25 @@ def test_a_cell_is_measured_like_any_other() -> None:
     assert measured.metrics["weights_bytes"] == GROUPED.n_parameters * 4
 
 
-def test_what_it_needs_is_a_whole_ring_and_both_forms_of_int8() -> None:
+def test_what_it_needs_is_a_ring_for_the_text_and_int8_once() -> None:
     cell = config(engine=COMPILED, cache=STATIC, precision=INT8)
     needed, eager = memory.needed_bytes(cell), memory.needed_bytes(config(precision=INT8))
-    assert needed.cache == 2 * 2 * WINDOW * 4 * 16 * 4
-    assert eager.weights * 1.25 < needed.weights < eager.weights * 1.3
+    text = cell.prompt.tokens + cell.length.new_tokens
+    assert text < WINDOW
+    assert needed.cache == 2 * 2 * text * 4 * 16 * 4
+    assert eager.weights * 0.25 < needed.weights < eager.weights * 0.3
+
+
+def test_texts_of_two_lengths_share_one_compile(pair: tuple[Engine, GPT]) -> None:
+    _, model = pair
+    for most in (20, 45, WINDOW, 200):
+        engine = engine_for("static", model, batch=2, max_positions=most, engine="compiled")
+        eager = engine_for("static", model, batch=2, max_positions=most)
+        prompt, follow = random_ids(model, 2, 8), random_ids(model, 2, most - 8)
+        assert engine.kv_cache_bytes == eager.kv_cache_bytes == 1024 * min(most, WINDOW)
+        assert engine.compile_s == 0
+        off = forced(engine, prompt, follow) - forced(eager, prompt, follow)
+        assert off.abs().max() < 1e-5, most
 
 
 def test_what_cannot_run_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +349,17 @@ def test_a_folder_with_a_space_is_passed_over(
     assert folder.parent in (Path("/tmp"), Path("/var/tmp"))
     assert toolchain.options()["aot_inductor.precompile_headers"] is False
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert toolchain.options() == {}
+    assert "aot_inductor.precompile_headers" not in toolchain.options()
+
+
+@pytest.mark.parametrize(("avx2", "knows"), [(True, True), (True, False), (False, True)])
+def test_whole_copies_are_asked_for_where_they_help(
+    avx2: bool, knows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "is_avx2", lambda: avx2)
+    monkeypatch.setattr(toolchain, "_accepts", lambda command, *flags: knows)
+    wanted = "native -mmove-max=256" if avx2 and knows else None
+    assert toolchain.options().get("cpp.march") == wanted
 
 
 def test_a_folder_that_cannot_be_written_is_passed_over(
@@ -438,14 +473,13 @@ def test_the_copies_that_a_step_reads_are_foreseen(
 ) -> None:
     monkeypatch.setattr(toolchain, "has_tiles", lambda: False)  # their copies: test_tiles.py
     cell = config(engine=COMPILED, cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
-    eager = config(cache=STATIC, precision=precision, batch=BatchConfig(size=batch))
-    foreseen = memory.needed_bytes(cell).weights - memory.needed_bytes(eager).weights
-    model = weights(cell.model, precision)
-    own = {parameter.data_ptr() for parameter in model.parameters()}
+    dtype = torch.int8 if precision is INT8 else DTYPES[precision.kind]
+    model = random_model(cell.model, seed=1, dtype=dtype)
+    own = {parameter.data_ptr(): parameter.nbytes for parameter in model.parameters()}
     buffers = Products(model, precision, batch, "cpu").buffers()
     copies = sum(tensor.nbytes for tensor in buffers if tensor.data_ptr() not in own)
-    twice = model.emb.weight.numel() if precision is INT8 and batch > 4 else 0  # looked up, packed
-    assert copies - twice == pytest.approx(foreseen, rel=0.02)  # norms are not copied
+    whole = memory.needed_bytes(cell).weights
+    assert sum(own.values()) + copies == pytest.approx(whole, rel=0.02)  # norms are not copied
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def test_special_tokens_in_a_text_stay_text_unless_asked_for(tmp_path: Path) -> 
     found = HFTokenizer.load(byte_level(tmp_path))
     assert 1 not in found.encode("a<|end|>b")
     assert found.decode(found.encode("a<|end|>b")) == "a<|end|>b"
-    assert found.encode("a<|end|>b", special=True).count(1) == 1
+    assert found.encode("a<|end|>b", allow_special=True).count(1) == 1
     assert found.decode([1]) == "<|end|>"
 
 
@@ -100,7 +100,7 @@ def test_a_beginning_is_put_where_transformers_puts_it(bos: bool, tmp_path: Path
     path = byte_level(tmp_path, bos)
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
     found = HFTokenizer.load(path)
-    assert found.encode(TEXT, special=True) == theirs(TEXT).input_ids
+    assert found.encode(TEXT, allow_special=True) == theirs(TEXT).input_ids
     assert (found.encode("a")[0] == 0) is bos
 
 
@@ -146,7 +146,9 @@ def test_a_text_begins_as_the_file_says_or_as_llama_cpp_does(
     says = {} if said is None else {"add_bos_token": said}
     found = HFTokenizer.from_gguf(metadata(path, pre=pre, **says), path)
     assert (found.encode("a")[0] == 0) is begins
-    assert found.encode("<|begin|>a", special=True).count(0) == 1  # where llama.cpp puts a second
+    assert (
+        found.encode("<|begin|>a", allow_special=True).count(0) == 1
+    )  # where llama.cpp puts a second
 
 
 def test_the_unknown_token_is_a_special_token(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_the_unknown_token_is_a_special_token(tmp_path: Path) -> None:
     facts["token_type"][1] = 2
     found = HFTokenizer.from_gguf(facts, path)
     assert 1 not in found.encode("a<|end|>b")
-    assert found.encode("a<|end|>b", special=True).count(1) == 1
+    assert found.encode("a<|end|>b", allow_special=True).count(1) == 1
 
 
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)

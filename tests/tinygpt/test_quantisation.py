@@ -1,13 +1,25 @@
 """int8 weights are near the ones they stand for, and stay what they are when rounded again."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.small_model import CPU, INT8, NANO
-from tinygpt.checkpoint import cast, random_model, weights_sha256
-from tinygpt.quantisation import LEVELS, dequantise, quantise, round_to_int8
+from tests.small_model import CPU, INT8, NANO, random_ids
+from tinygpt import cost, quantisation
+from tinygpt.checkpoint import (
+    cast,
+    load_model,
+    random_model,
+    save_model,
+    to_llama,
+    weights_sha256,
+)
+from tinygpt.config import ModelConfig
+from tinygpt.quantisation import AT_ONCE, LEVELS, dequantise, quantise, round_to_int8
 
 
 @given(st.integers(0, 2**31), st.floats(1e-6, 1e3))
@@ -49,3 +61,31 @@ def test_a_model_in_int8_has_rounded_matrices_and_its_own_norms() -> None:
     assert norms == 2 * NANO.n_layers + 1
     assert rounded.head.weight is rounded.emb.weight
     assert weights_sha256(rounded) != weights_sha256(plain)
+
+
+@pytest.mark.parametrize("model", [NANO, replace(NANO, tie_embeddings=False, qkv_bias=True)])
+@pytest.mark.parametrize("at_once", [1, 1000, AT_ONCE])
+def test_a_model_that_holds_integers_is_the_rounded_one(
+    model: ModelConfig, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every digit of its weights, and with logits that differ by rounding only."""
+    monkeypatch.setattr(quantisation, "AT_ONCE", at_once)
+    rounded, held = cast(random_model(model, 1), INT8, CPU), random_model(model, 1, torch.int8)
+    assert weights_sha256(held) == weights_sha256(rounded)
+    assert {p.dtype for p in held.parameters() if p.dim() == 2} == {torch.int8}
+    assert held.dtype == torch.float32
+    assert sum(p.nbytes for p in held.parameters()) == cost.weights_bytes(model, INT8)
+    assert (held.head.weight is held.emb.weight) == model.tie_embeddings
+    ids = random_ids(held, 2, 20)
+    torch.testing.assert_close(held(ids), rounded(ids), atol=1e-5, rtol=0)
+    assert cast(held, INT8, CPU) is held
+
+
+@pytest.mark.parametrize("model", [NANO, replace(NANO, tie_embeddings=False)])
+def test_a_checkpoint_is_read_as_integers(model: ModelConfig, tmp_path: Path) -> None:
+    save_model(random_model(model, 1), tmp_path)
+    held = load_model(tmp_path, model, torch.int8)
+    assert weights_sha256(held) == weights_sha256(cast(random_model(model, 1), INT8, CPU))
+    for name, weight in to_llama(random_model(model, 1)).items():
+        wanted = round_to_int8(weight) if weight.dim() == 2 else weight
+        assert torch.equal(to_llama(held)[name], wanted), name

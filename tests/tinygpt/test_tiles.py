@@ -55,11 +55,12 @@ def test_matrices_are_named_in_the_order_of_their_products(
 ) -> None:
     held = random_model(model, seed=1)
     cache = StaticCache(held.cache_shape(1, model.context_length))
-    module, used = DecodeStep(held, cache, FP32, "cpu"), list[str]()
+    module, used = DecodeStep(held, FP32, 1, "cpu"), list[str]()
     linear = module.linear
     monkeypatch.setattr(module, "linear", lambda name, x: (used.append(name), linear(name, x))[1])
     slots, angles = torch.arange(3), cache.step(1)
-    module(torch.zeros(1, dtype=torch.long), angles.cos[0], angles.sin[0], slots[:1], slots)
+    ids, ring = torch.zeros(1, dtype=torch.long), (*cache.k, *cache.v)
+    module(ids, angles.cos[0], angles.sin[0], slots[:1], slots, *ring)
     assert used == module.matrices()
 
 
@@ -86,7 +87,13 @@ def test_tiles_are_for_pairs_of_bf16_on_a_processor_that_has_them(
     assert form(1, torch.bfloat16, "cpu", NANO) == "tiles"
     assert form(64, torch.bfloat16, "cpu", NANO) == "tiles"
     assert form(1, torch.float32, "cpu", NANO) == "rows"
+    monkeypatch.setattr(toolchain, "is_avx2", lambda: False)
     assert form(8, torch.int8, "cpu", NANO) == "packed"
+    assert form(1, torch.int8, "cpu", NANO) == "rows"
+    monkeypatch.setattr(toolchain, "is_avx2", lambda: True)
+    assert form(8, torch.int8, "cpu", NANO) == "words"
+    assert form(1, torch.int8, "cpu", replace(NANO, d_ff=NANO.d_ff + 2)) == "rows"
+    assert form(8, torch.float32, "cpu", NANO) == "packed"
     assert form(1, torch.bfloat16, "cuda", NANO) == "rows"
     assert form(1, torch.bfloat16, "cpu", replace(NANO, d_ff=NANO.d_ff + 1)) == "rows"
     monkeypatch.setattr(toolchain, "has_tiles", lambda: False)

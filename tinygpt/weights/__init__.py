@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tinygpt.chat import ChatTemplate
 from tinygpt.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ class Checkpoint(Protocol):
 
     def tokenizer_metadata(self) -> dict[str, Any] | None:
         """The tokenizer as metadata of the file; None if a tokenizer.json stands beside it."""
+        ...
+
+    def chat_template(self) -> ChatTemplate | None:
+        """How a conversation is written; None if the checkpoint does not say.
+
+        Raises ValueError, one line, for a file that cannot be read.
+        """
         ...
 
     def tensors(self) -> Iterator[tuple[str, "Tensor"]]:

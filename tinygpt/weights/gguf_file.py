@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygpt.chat import ChatTemplate
 from tinygpt.config import ModelConfig, RopeScalingConfig, require
 from tinygpt.weights.names import require_shapes
 
@@ -55,6 +56,7 @@ _TOP_NAMES = {
 }
 ROPE_FACTORS = "rope_freqs.weight"
 """The tensor in which a file has what llama3's scaling divides each frequency by."""
+_TOKENS = ("bos", "eos", "unknown", "padding")
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": 8192}
 """What every published llama3 scaling has; a file holds the factors that result, and not these."""
 
@@ -242,6 +244,16 @@ class GGUFFile:
         prefix = "tokenizer.ggml."
         found = self.metadata.items()
         return {key.removeprefix(prefix): v for key, v in found if key.startswith(prefix)}
+
+    def chat_template(self) -> ChatTemplate | None:
+        """The template in the metadata."""
+        source = self.value("tokenizer.chat_template")
+        if source is None:
+            return None
+        names = self.value("tokenizer.ggml.tokens", [])
+        ids = {f"{kind}_token": self.value(f"tokenizer.ggml.{kind}_token_id") for kind in _TOKENS}
+        tokens = {name: names[n] for name, n in ids.items() if n is not None and n < len(names)}
+        return ChatTemplate(str(source), tokens, self.path)
 
     def tensors(self) -> Iterator[tuple[str, "Tensor"]]:
         """Each tensor in fp32."""

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from tinygpt.chat import ChatTemplate
 from tinygpt.config import ModelConfig
 from tinygpt.weights import hf_config
 from tinygpt.weights.names import plain_name, require_shapes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = "model.safetensors"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
 """The number formats of safetensors in which weights can be read."""
@@ -135,12 +137,46 @@ class HFFolder:
         """None: the tokenizer is in a file of its own."""
         return
 
+    def chat_template(self) -> ChatTemplate | None:
+        """The template in a file of its own, or in tokenizer_config.json."""
+        own, config = self.path / "chat_template.jinja", self._tokenizer_config()
+        if own.is_file():
+            try:
+                source = own.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise ValueError(f"{own}: cannot be read ({error}); fetch it again") from None
+            return ChatTemplate(source, _special_tokens(config), own)
+        found = config.get("chat_template")
+        if isinstance(found, list):  # several, by name
+            named = {entry.get("name"): entry for entry in found if isinstance(entry, dict)}
+            found = named.get("default", {}).get("template")
+        if not isinstance(found, str):
+            return None
+        return ChatTemplate(found, _special_tokens(config), self.path / TOKENIZER_CONFIG)
+
+    def _tokenizer_config(self) -> dict[str, Any]:
+        file = self.path / TOKENIZER_CONFIG
+        if not file.is_file():
+            return {}
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{file}: cannot be read ({error}); fetch it again") from None
+        return found if isinstance(found, dict) else {}
+
     def tensors(self) -> Iterator[tuple[str, "Tensor"]]:
         """Each tensor as it is in its file."""
         for path in self.files:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118
                     yield plain_name(name), file.get_tensor(name)
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """The special tokens of a tokenizer_config.json, such as ``bos_token``."""
+    found = {key: value for key, value in config.items() if key.endswith("_token")}
+    texts = {key: v.get("content") if isinstance(v, dict) else v for key, v in found.items()}
+    return {key: text for key, text in texts.items() if isinstance(text, str)}
 
 
 def _header(path: Path) -> tuple[dict[str, list[int]], set[str]]:

@@ -86,11 +86,13 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | HFTokenizer | None:
     Raises ValueError, one line, if it cannot be read or is not supported.
     """
     metadata = checkpoint.tokenizer_metadata()
-    if metadata is not None:
-        return HFTokenizer.from_gguf(metadata, checkpoint.path).ending_at(checkpoint.end_ids)
     path = checkpoint.path / "tokenizer.json"
-    if not path.exists():
+    if metadata is not None:
+        found = HFTokenizer.from_gguf(metadata, checkpoint.path)
+    elif not path.exists():
         return None
-    if Tokenizer.wrote(path):
+    elif Tokenizer.wrote(path):
         return Tokenizer.load(path)
-    return HFTokenizer.load(path).ending_at(checkpoint.end_ids)
+    else:
+        found = HFTokenizer.load(path)
+    return found.of_checkpoint(checkpoint.end_ids, checkpoint.chat_template())

@@ -7,13 +7,14 @@ from pathlib import Path
 from runners.harness.config import checkpoints
 from runners.harness.config.schema import (
     BenchConfig,
+    PromptedConfig,
     RaceConfig,
     RunConfig,
     SampleConfig,
     VerifyConfig,
 )
 from runners.harness.errors import UsageError
-from tinygpt.config import ModelConfig
+from tinygpt.config import require
 from tinygpt.hf_tokenizer import AnyTokenizer, HFTokenizer
 
 
@@ -32,7 +33,7 @@ def check_bench(config: BenchConfig) -> None:
         if config.checkpoint != "none":
             check_checkpoint(config)
         for text in texts:
-            prompt_ids(text, read_tokenizer(config), config.model)
+            prompt_ids(text, read_tokenizer(config), config)
 
 
 def check_text(config: SampleConfig | VerifyConfig | RaceConfig) -> None:
@@ -47,7 +48,7 @@ def check_text(config: SampleConfig | VerifyConfig | RaceConfig) -> None:
                 "of a text; put the model's own beside its weights"
             )
         for text in texts:
-            prompt_ids(text, tokenizer, config.model)
+            prompt_ids(text, tokenizer, config)
 
 
 def read_tokenizer(config: RunConfig) -> AnyTokenizer | None:
@@ -67,12 +68,20 @@ def read_tokenizer(config: RunConfig) -> AnyTokenizer | None:
     return found.padded(size) if found else None
 
 
-def prompt_ids(text: str, tokenizer: AnyTokenizer | None, model: ModelConfig) -> list[int]:
-    """The ids of a text. Raises ValueError if one is outside the model's vocabulary.
+def prompt_ids(text: str, tokenizer: AnyTokenizer | None, config: PromptedConfig) -> list[int]:
+    """The ids of a text. Raises ValueError if one is outside the model's vocabulary, and if there
+    is no chat template although one is asked for.
 
     Without a tokenizer the ids are the bytes of the text, as in all vocabularies of tinygpt.
     """
-    ids = tokenizer.encode(text) if tokenizer else list(text.encode())
+    model, prompt = config.model, config.prompt
+    if tokenizer is None:
+        require(not prompt.chat, "prompt.chat=true: needs a checkpoint with a chat template")
+        ids = list(text.encode())
+    elif prompt.chat:
+        ids = tokenizer.encode_chat(text, allow_special=prompt.special)
+    else:
+        ids = tokenizer.encode(text, allow_special=prompt.special)
     if max(ids) >= model.vocab_size:
         whose = f"the tokenizer has {tokenizer.vocab_size}" if tokenizer else "a byte is its own id"
         raise ValueError(

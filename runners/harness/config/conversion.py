@@ -24,7 +24,7 @@ from omegaconf.errors import (
 
 from runners.harness.config import checkpoints, grammar, hub, paths
 from runners.harness.config.grammar import hint
-from runners.harness.config.nested import flatten, without_added
+from runners.harness.config.nested import as_before, flatten
 from runners.harness.config.paths import (
     absolute,
     conf_dir,
@@ -262,5 +262,4 @@ def to_dict(config: Any) -> dict[str, Any]:
 def digest(config: Any) -> str:
     """A digest of what a config asks for; it leaves out where and how often it is run."""
     asked = {key: value for key, value in to_dict(config).items() if key not in CHANGES_NOTHING}
-    asked |= {"model": without_added(asked["model"])} if "model" in asked else {}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(as_before(asked), sort_keys=True).encode()).hexdigest()

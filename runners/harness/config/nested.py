@@ -4,6 +4,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+from runners.harness.config.schema import ADDED_TO_PROMPT
 from tinygpt.config import ADDED_TO_MODEL, ModelConfig
 
 
@@ -37,6 +38,17 @@ def without_added(model: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         if (field := key.removeprefix(prefix).partition(".")[0]) not in ADDED_TO_MODEL
         or field in changed
     }
+
+
+def as_before(asked: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a config without added fields that have their default, as in older results."""
+    found = dict(asked)
+    if "model" in found:
+        found["model"] = without_added(found["model"])
+    if "prompt" in found:
+        prompt = found["prompt"].items()
+        found["prompt"] = {key: v for key, v in prompt if key not in ADDED_TO_PROMPT or v}
+    return found
 
 
 @cache

@@ -108,6 +108,12 @@ class TextPromptConfig:
     """The prompt as typed."""
     file: str | None = field(default=None, metadata=PATH)
     """A UTF-8 file with the prompt, exact to the byte; for texts no command line can carry."""
+    special: bool = False
+    """Whether special tokens that are spelt out in the prompt, such as ``<|im_start|>``, are taken
+    as such. Otherwise they are text like any other."""
+    chat: bool = False
+    """Whether the prompt is put into the checkpoint's chat template, as a user's message. The text
+    then also ends at the template's end of a turn."""
 
     def __post_init__(self) -> None:
         require(
@@ -125,6 +131,10 @@ class TextPromptConfig:
         return prompts.typed(self.text) if self.file is None else prompts.from_file(self.file)
 
 
+ADDED_TO_PROMPT = ("special", "chat")
+"""Fields that configs of older results lack; their defaults say what was done without them."""
+
+
 @dataclass(kw_only=True)
 class PromptConfig(TextPromptConfig):
     """What every row starts from: a text, the text of a file, or random ids if neither is given."""
@@ -134,6 +144,12 @@ class PromptConfig(TextPromptConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("special", "chat"):
+            require(
+                not getattr(self, name) or self.text is not None or self.file is not None,
+                f"{name}=true: is for a text, and the prompt is random ids; give prompt.text or "
+                "prompt.file",
+            )
         require(
             1 <= self.tokens < 2**31,
             f"tokens={self.tokens}: must be at least 1, since the model needs a token to start, "
@@ -312,6 +328,9 @@ def _require_tokenizer(checkpoint: str, why: str) -> None:
         "training run's id, a folder or a Hugging Face id (org/name)",
     )
 
+
+PromptedConfig = BenchConfig | SampleConfig | VerifyConfig | RaceConfig
+"""A config of a run that starts from prompts."""
 
 # training
 

@@ -121,14 +121,15 @@ def _measure(
 
 
 def _warm_up_window(config: BenchConfig, generation: Generation) -> None:
-    """Warm up a cell without a cache: at most 3 steps after the prompt, then after a full window.
+    """Warm up a cell without a cache: at most 3 steps after the prompt, then the longest ones.
 
     A whole generation would cost as much as a repeat. These steps cover what differs from the
-    others: the first step, a step over a full window, and first use.
+    others: the first step, a step over the whole text or a full window, and first use.
     """
     generation.reset()
-    prompt, window = generation.prompt, config.model.context_length
-    full = prompt.repeat(1, -(-window // prompt.shape[1]))[:, :window]
-    steps = min(3, config.length.new_tokens)
-    for ids in (prompt, full):
+    prompt, steps = generation.prompt, min(3, config.length.new_tokens)
+    text = prompt.shape[1] + config.length.new_tokens
+    most = min(config.model.context_length, text - steps)
+    longest = prompt.repeat(1, -(-most // prompt.shape[1]))[:, :most]
+    for ids in (prompt, longest):
         generation.engine.generate(ids, steps, generation.sampler, never_stop)

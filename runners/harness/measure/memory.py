@@ -86,9 +86,10 @@ def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: in
     model, batch, values = config.model, plan.batch, config.precision.bytes_per_value
     positions = engine_class(config.engine.kind).cache_positions(plan)
     new_tokens, cached = config.length.new_tokens, config.cache.kind != "none"
-    at_once = prompt if cached else model.context_length  # the warm-up runs a full window
+    longest = min(model.context_length, plan.max_positions)  # without a cache, all of it at once
+    at_once = prompt if cached else longest
     work = cost.activation_bytes(model, batch, at_once, values)
-    angles = positions if cached else model.context_length
+    angles = positions if cached else longest
     work += 4 * 4 * angles * model.head_dim  # cosines and sines, while they are made
     if config.sampler.repetition_penalty != 1.0:
         work += batch * model.vocab_size

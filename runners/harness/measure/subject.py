@@ -11,10 +11,10 @@ from runners.harness.config.paths import find_checkpoint
 from runners.harness.config.schema import (
     BenchConfig,
     DeviceConfig,
+    PromptedConfig,
     RaceConfig,
     RunConfig,
     SampleConfig,
-    VerifyConfig,
 )
 from runners.harness.config.text_files import BYTE_ORDER_MARK
 from runners.harness.machine import system
@@ -27,9 +27,6 @@ from tinygpt.hf_tokenizer import AnyTokenizer
 from tinygpt.model import GPT
 from tinygpt.sampling import Sampler, make_sampler
 from tinygpt.seeds import row_seed
-
-PromptedConfig = BenchConfig | SampleConfig | VerifyConfig | RaceConfig
-"""A config of a run that starts from prompts."""
 
 
 def missing_device(kind: str) -> str:
@@ -71,10 +68,9 @@ def threads(device: DeviceConfig, notes: list[str]) -> Iterator[None]:
 def make_model(config: RunConfig, device: torch.device) -> GPT:
     """The run's weights, rounded to its precision, on its device."""
     dtype = DTYPES[config.precision.kind]
-    with_engine = isinstance(config, BenchConfig | SampleConfig | RaceConfig)
-    if config.precision.kind == "int8" and with_engine:
+    if isinstance(config, BenchConfig | SampleConfig | RaceConfig):
         integers = engine_class(config.engine.kind).holds_integers(config.cache)
-        dtype = torch.int8 if integers else dtype
+        dtype = torch.int8 if integers and config.precision.kind == "int8" else dtype
     if config.checkpoint == "none":
         model = random_model(config.model, config.seed, dtype)
     else:
@@ -102,15 +98,15 @@ def make_prompts(
     """Prompt ids, cut to the window: (1, P) for each text. A benchmark has (B, P), with its text in
     every row, or random ids. Raises what ``checks.prompt_ids`` raises.
     """
-    texts, model = config.prompt.content.texts, config.model
+    texts = config.prompt.content.texts
     rows = config.batch.size if isinstance(config, BenchConfig) else 1
     if isinstance(config, BenchConfig) and not texts:
         ids = [_random_row(config, row) for row in range(rows)]
-        return [_cut(torch.stack(ids), model, notes)]
+        return [_cut(torch.stack(ids), config.model, notes)]
     prompts = []
     for n, text in enumerate(texts, 1):
         own: list[str] = []
-        prompts.append(_encode(text, tokenizer, model, own).repeat(rows, 1))
+        prompts.append(_encode(text, tokenizer, config, own).repeat(rows, 1))
         notes += [f"prompt {n}: {note}" if len(texts) > 1 else note for note in own]
     return prompts
 
@@ -123,11 +119,11 @@ def _random_row(config: BenchConfig, row: int) -> Tensor:
 
 
 def _encode(
-    text: str, tokenizer: AnyTokenizer | None, model: ModelConfig, notes: list[str]
+    text: str, tokenizer: AnyTokenizer | None, config: PromptedConfig, notes: list[str]
 ) -> Tensor:
     if text.startswith(BYTE_ORDER_MARK):
         notes.append("the prompt begins with a byte-order mark, which is fed as it stands there")
-    return _cut(torch.tensor([prompt_ids(text, tokenizer, model)]), model, notes)
+    return _cut(torch.tensor([prompt_ids(text, tokenizer, config)]), config.model, notes)
 
 
 def _cut(prompt: Tensor, model: ModelConfig, notes: list[str]) -> Tensor:

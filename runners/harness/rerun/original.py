@@ -12,7 +12,7 @@ from runners.harness.config.conversion import from_dict, to_dict
 from runners.harness.config.nested import flatten
 from runners.harness.config.paths import absolute, config_groups, group_options
 from runners.harness.config.presets import option_values
-from runners.harness.config.schema import TrackingConfig
+from runners.harness.config.schema import ADDED_TO_PROMPT, TrackingConfig
 from runners.harness.config.text_files import read_utf8
 from runners.harness.config.words import Word, parse_words
 from runners.harness.errors import UsageError, first_line
@@ -24,7 +24,10 @@ from tinygpt.config import ADDED_TO_MODEL
 
 _TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
 """For each kind, a part of the config that only runs of this kind have."""
-_ADDED = tuple(f"model.{name}" for name in ADDED_TO_MODEL)
+_ADDED = (
+    *(f"model.{name}" for name in ADDED_TO_MODEL),
+    *(f"prompt.{name}" for name in ADDED_TO_PROMPT),
+)
 _ABOUT_A_COMMAND = ("tracking", "hydra", "resume", "plan")
 """Parts of a config that belong to the command and not to the run."""
 

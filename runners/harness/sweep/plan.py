@@ -234,7 +234,7 @@ def estimate_s(config: BenchConfig, machine: Machine) -> float:
     gated = min(new, _GATE_TOKENS)
     gate = generation_s(config, machine, gated) + pass_s(config, machine, prompt + gated)
     if config.cache.kind == "none":
-        window = config.model.context_length
+        window = min(config.model.context_length, prompt + new)
         steps = min(3, new)
         warm_up = steps * (pass_s(config, machine, prompt) + pass_s(config, machine, window))
         limit = 0.0

@@ -65,6 +65,8 @@ class _Writer:
     ) -> None:
         self._config, self._engine, self._sampler = config, engine, sampler
         end_ids = tokenizer.end_ids if config.stop == EOT else frozenset[int]()
+        if config.prompt.chat:
+            end_ids |= tokenizer.end_of_turn_ids
         self._tokenizer, self._stream = tokenizer, TextStream(tokenizer, config.stop, end_ids)
         self._logprobs: list[Tensor] = []
 

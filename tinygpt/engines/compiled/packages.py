@@ -137,7 +137,7 @@ def path_of(
     ``device`` and ``threads`` are what the code will run with; the defaults are the tensors' device
     and torch's present number of threads. The tensors may be on "meta" if both are given.
     """
-    tensors = [*module.state_dict().items(), *enumerate(example)]
+    tensors = [*sorted(module.state_dict().items()), *enumerate(example)]
     device = device or tensors[0][1].device
     facts = (
         torch.__version__,
