@@ -193,7 +193,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing key": (_changed("config.json", num_hidden_layers=5), "missing model.layers.4."),
     "a wrong shape": (
         _changed("config.json", intermediate_size=80),
-        "mlp.gate_proj.weight is [96, 32], the model has [80, 32]",
+        "mlp.gate_proj.weight is [96, 64], the model has [80, 64]",
     ),
     "pickles only": (_pickles_only, "has its weights as pickles only (pytorch_model.bin)"),
     "an unknown rope_type": (
