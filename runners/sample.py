@@ -29,9 +29,10 @@ usage: python -m runners.sample [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
 
 groups:
 keys: checkpoint (holmes; a name, a training run's id, a folder, a .gguf file, a Hugging Face id),
-prompt.text|file|jsonl, stop (a string that ends the text; $'\\n' is a line feed in bash and zsh,
-null is none), seed, tracking.dir|uri, and every field of a group by value; `--cfg job` prints the
-config that a command composes to.
+prompt.text|file|jsonl, prompt.chat=true (in the checkpoint's chat template), prompt.special=true
+(special tokens that are spelt out in it count as such), stop (a string that ends the text; $'\\n'
+is a line feed in bash and zsh, null is none), seed, tracking.dir|uri, and every field of a group by
+value; `--cfg job` prints the config that a command composes to.
 exit status: 0 every text is written; 1 one failed or did not reach MLflow; 2 the command is wrong,
 and nothing was run; 130 Ctrl-C; 143 SIGTERM
 """

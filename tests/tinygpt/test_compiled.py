@@ -3,11 +3,13 @@
 A compile takes ten seconds and more: the default run makes a few shapes, the rest is marked slow.
 """
 
+import gc
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,18 @@ def test_what_it_needs_is_a_ring_for_the_text_and_int8_once() -> None:
     assert text < WINDOW
     assert needed.cache == 2 * 2 * text * 4 * 16 * 4
     assert eager.weights * 0.25 < needed.weights < eager.weights * 0.3
+
+
+def test_an_engine_leaves_no_weights_behind() -> None:
+    model = weights(GROUPED, FP32)
+    engine = engine_for("static", model, batch=2, max_positions=20, engine="compiled")
+    engine.generate(random_ids(model, 2, 8), 8, greedy, never_stop)
+    storages = [weakref.ref(p.untyped_storage()) for p in model.parameters()]
+    held: Any = engine
+    storages += [weakref.ref(tensor.untyped_storage()) for tensor in held._steps.cache.k]
+    del engine, held, model
+    gc.collect()
+    assert [storage() for storage in storages] == [None] * len(storages)
 
 
 def test_texts_of_two_lengths_share_one_compile(pair: tuple[Engine, GPT]) -> None:

@@ -9,6 +9,7 @@ tried and left out, is in results/compiled_engine.md.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -139,12 +140,20 @@ def _decode_step(
     model: GPT, precision: PrecisionConfig, batch: int, device: str
 ) -> tuple[DecodeStep, tuple[Tensor, ...]]:
     """The module of a decode step and an example of its inputs, for texts of any length."""
-    cache = StaticCache(model.cache_shape(batch, TYPICAL_SLOTS))
-    slots = torch.arange(cache.slots, device=model.device)
-    step = cache.step(1)
-    ids = torch.zeros(batch, dtype=torch.long, device=model.device)
-    example = (ids, step.cos[0], step.sin[0], slots[:1], slots[: cache.slots // 2])
-    return DecodeStep(model, precision, batch, device).eval(), (*example, *cache.k, *cache.v)
+    config = model.config
+    slots = min(config.context_length, TYPICAL_SLOTS)
+    step = NoCache(model.cache_shape(batch, 1)).step(1)
+    size = (batch, config.n_kv_heads, slots, config.head_dim)
+    empty = partial(torch.empty, size, device=model.device, dtype=model.dtype)  # memory untouched
+    example = (
+        torch.zeros(batch, dtype=torch.long, device=model.device),
+        step.cos[0],
+        step.sin[0],
+        torch.zeros(1, dtype=torch.long, device=model.device),
+        torch.arange(slots // 2, device=model.device),
+        *(empty() for _ in range(2 * config.n_layers)),
+    )
+    return DecodeStep(model, precision, batch, device).eval(), example
 
 
 def _window_pass(model: GPT, batch: int) -> tuple[WindowPass, tuple[Tensor, Tensor, Tensor]]:

@@ -76,8 +76,22 @@ def load(
         return load(module, example, dynamic, report, tiled)
     tensors = module.state_dict() | (tiles.laid_out(tiled, path) if tiled else {})
     used = {name: tensors[name] for name in package.get_constant_fqns()}  # tied ones only once
-    package.load_constants(used, check_full_update=True, user_managed=True)
+    lent = {name: _lent(tensor) for name, tensor in used.items()}
+    package.load_constants(lent, check_full_update=True, user_managed=True)
     return Loaded(package.loader.run, seconds, peak, used)
+
+
+def _lent(tensor: Tensor) -> Tensor:
+    """The same memory under a tensor that does not own it.
+
+    torch never lets go of tensors that it was lent, and so would keep the weights of every engine
+    that was ever made.
+    """
+    nbytes = tensor.untyped_storage().nbytes()
+    start = tensor.untyped_storage().data_ptr()
+    storage = torch._C._construct_storage_from_data_pointer(start, tensor.device, nbytes)
+    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _compile(
