@@ -63,6 +63,7 @@ def _main() -> int:
     job = _Unpickler(io.BytesIO(sys.stdin.buffer.read())).load()
     module, example, dynamic, options, path, threads = job
     torch.set_num_threads(threads)
+    toolchain.has_tiles()  # asks the system for them, as each process has to
     try:
         with torch.no_grad(), toolchain.readable_errors("engine=compiled"):
             _compile(module, example, dynamic, options, path)
