@@ -157,6 +157,22 @@ def test_the_gate_reports_nan(batch: int, row: int) -> None:
     assert result.reason.startswith("logits differ by nan")
 
 
+@pytest.mark.parametrize("wrong", [None, 0, 1, 3, 4])
+def test_with_a_large_vocabulary_fewer_positions_are_compared(
+    wrong: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "LOGITS_BYTES", 1)  # four of the five: steps 0, 1, 3 and 4
+    shown: list[Tensor] = []
+
+    def show(logits: Tensor) -> Tensor:
+        shown.append(logits)
+        return logits + 1.0 if len(shown) - 1 == wrong else logits
+
+    result = judge(random_model(NANO, seed=1), 2, show, take=greedy)
+    assert (result.reason == "") == (wrong is None)
+    assert gate._spread([*range(32)], 4) == [0, 10, 21, 31]
+
+
 def test_the_gate_reports_weights_of_nan() -> None:
     model = random_model(NANO, seed=1)
     with torch.no_grad():

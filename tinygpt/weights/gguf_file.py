@@ -56,7 +56,13 @@ _TOP_NAMES = {
 }
 ROPE_FACTORS = "rope_freqs.weight"
 """The tensor in which a file has what llama3's scaling divides each frequency by."""
-_TOKENS = ("bos", "eos", "unknown", "padding")
+_SPECIAL_TOKENS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+"""The names that a chat template has for special tokens, and the metadata with their ids."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": 8192}
 """What every published llama3 scaling has; a file holds the factors that result, and not these."""
 
@@ -88,11 +94,14 @@ class GGUFFile:
                 end = tensor.data_offset + tensor.n_bytes
                 require(end <= reader.data.nbytes, f"tensor {tensor.name} ends beyond the file")
         except Exception as error:  # the package raises whatever it stumbles over
-            raise ValueError(
-                f"{self.path}: cannot be read ({type(error).__name__}: {str(error)[:120]}); it is "
-                "cut short or not a GGUF file: fetch it again"
-            ) from None
+            raise self._unreadable(error) from None
         return reader
+
+    def _unreadable(self, error: Exception) -> ValueError:
+        return ValueError(
+            f"{self.path}: cannot be read ({type(error).__name__}: {str(error)[:120]}); it is cut "
+            "short or not a GGUF file: fetch it again"
+        )
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -102,8 +111,12 @@ class GGUFFile:
         dropped, and the values are made anew after that: between the arrays they would keep
         Python from giving the memory back.
         """
-        packed = pickle.dumps({key: field.contents() for key, field in self.reader.fields.items()})
-        self.reader.fields.clear()
+        fields = self.reader.fields
+        try:
+            packed = pickle.dumps({key: field.contents() for key, field in fields.items()})
+        except Exception as error:
+            raise self._unreadable(error) from None
+        fields.clear()
         found: dict[str, Any] = pickle.loads(packed)
         return found
 
@@ -251,7 +264,7 @@ class GGUFFile:
         if source is None:
             return None
         names = self.value("tokenizer.ggml.tokens", [])
-        ids = {f"{kind}_token": self.value(f"tokenizer.ggml.{kind}_token_id") for kind in _TOKENS}
+        ids = {ours: self.value(f"tokenizer.ggml.{key}") for ours, key in _SPECIAL_TOKENS.items()}
         tokens = {name: names[n] for name, n in ids.items() if n is not None and n < len(names)}
         return ChatTemplate(str(source), tokens, self.path)
 

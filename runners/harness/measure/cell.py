@@ -94,7 +94,7 @@ def _measure(
     device = generation.prompt.device
     synchronize = timing.synchronizer(device)
     report("warm-up")
-    system.give_back_memory()  # what loading and the gate have freed
+    system.give_back_memory()  # what loading and the gate used; later it would be in the repeats
     environment.reset_peak_memory(device.type)
     start = perf_counter()
     if config.cache.kind == "none":

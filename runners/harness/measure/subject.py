@@ -76,9 +76,7 @@ def make_model(config: RunConfig, device: torch.device) -> GPT:
     else:
         path = find_checkpoint(config.checkpoint, config.tracking.dir)
         model = load_model(path, config.model, dtype)
-    model = cast(model, config.precision, device)
-    system.give_back_memory()  # what was read and drawn is no part of the run's peak
-    return model
+    return cast(model, config.precision, device)
 
 
 def make_tokenizer(config: RunConfig, notes: list[str]) -> AnyTokenizer | None:

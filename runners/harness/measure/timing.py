@@ -96,7 +96,6 @@ def measure(
     """
     repeats = Repeats()
     spent = 0.0
-    gc.collect()  # only once: with so many imported modules it takes as long as a short repeat
     while True:
         on_repeat(len(repeats.e2e_s) + 1)
         ttft, e2e = timed_repeat(generate, synchronize)
