@@ -142,6 +142,8 @@ CELLS = (
         always=True,
         dropped=1,
     ),
+    _figure("mapped_bytes", "whole"),
+    _figure("compile_peak_bytes", "whole"),
     Column("stable", _tag("stable"), shown=True, dropped=3),
     Column("rates", _tag("rates", "[]")),
     Column("weights", _tag("weights_sha256"), role="key"),
