@@ -26,9 +26,9 @@ usage: python -m runners.bench [-m] [GROUP=OPTION ...] [KEY=VALUE ...]
 
 groups:
 other keys: seed, round, checkpoint (a name, a training run's id, a folder, a .gguf file, a Hugging
-Face id), prompt.tokens|text|file, resume=true (goes on with a sweep that was stopped), plan=true
-(says what would run and how long it would take), tracking.dir|uri, and every field of a group by
-value; `--cfg job` prints the config that a command composes to.
+Face id), prompt.tokens|text|file|chat|special, resume=true (goes on with a sweep that was stopped),
+plan=true (says what would run and how long it would take), tracking.dir|uri, and every field of a
+group by value; `--cfg job` prints the config that a command composes to.
 exit status: 0 every cell is ok or skipped; 1 one failed, ran out of memory or mismatched, or did
 not reach MLflow; 2 the command is wrong, and nothing was run; 130 Ctrl-C; 143 SIGTERM
 """

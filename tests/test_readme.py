@@ -34,7 +34,7 @@ def test_its_table_of_groups_is_complete() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", README, flags=re.MULTILINE))
     assert set(rows) == config_groups() - {"experiment"}
     for group, options in rows.items():
-        assert set(re.findall(r"[\w.]+", options)) == set(group_options(group))
+        assert set(re.findall(r"[\w.-]+", options)) == set(group_options(group))
 
 
 @pytest.mark.parametrize("preset", sorted((conf_dir() / "experiment").glob("*.yaml")))

@@ -42,7 +42,8 @@ def test_help_lists_each_group_with_its_default_marked(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = help_of(name, monkeypatch, capsys)
-    rows = dict(re.findall(r"^  (\w+) {2,}(.+)$", text.partition("(* the default):")[2], re.M))
+    listing = text.partition("(* the default):")[2].replace("\n" + 14 * " ", "  ")  # wrapped
+    rows = dict(re.findall(r"^  (\w+) {2,}(.+)$", listing, re.M))
     assert set(rows) <= config_groups()
     assert {"model", "device"} <= set(rows)
     for group, row in rows.items():

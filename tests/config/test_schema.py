@@ -171,6 +171,8 @@ def test_every_group_and_number_of_the_config_is_checked() -> None:
         "plan",
         "prompt.text",
         "prompt.file",
+        "prompt.chat",  # booleans, checked with the text: test_checkpoints.py
+        "prompt.special",
         "tracking.dir",
         "tracking.uri",
         "checkpoint",

@@ -4,6 +4,7 @@ A file of conf/experiment that is for another entry point is refused in one line
 complain about its keys.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -41,7 +42,16 @@ def with_groups(usage: str, entry: str, schema: type) -> str:
             continue
         marked = [f"{option}*" if option == default else option for option in options]
         by_value = [f"{group}.{key}={value}*" for key, value in content.get(group, {}).items()]
-        rows.append(f"  {group:11} {'  '.join([*marked, *by_value])}")
+        rows.append(
+            textwrap.fill(
+                "  ".join([*marked, *by_value]),
+                100,
+                initial_indent=f"  {group:11} ",
+                subsequent_indent=" " * 14,
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+        )
     return usage.replace("groups:\n", "\n".join(["groups (* the default):", *rows, ""]))
 
 

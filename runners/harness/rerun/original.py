@@ -155,7 +155,8 @@ def changed_config(
     choices = dict(original.record.choices) if original.record else {}
     groups = config_groups()
     parsed_words = parse_words(words)
-    sources = {f"prompt.{key}": key for key in values.get("prompt", {}) if key != "tokens"}
+    texts = [key for key in ("text", "file", "jsonl") if key in values.get("prompt", {})]
+    sources = {f"prompt.{key}": key for key in texts}
     if any(word.key in sources and word.value is not None for word in parsed_words):
         values["prompt"] |= dict.fromkeys(sources.values())  # the new prompt replaces the old one
     # Options of groups come first, whatever the order of the words, as in any command.
