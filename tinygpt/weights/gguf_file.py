@@ -4,11 +4,12 @@ Quantised weights are dequantised with the package ``gguf``; what a model then c
 llama.cpp would compute with the same weights in fp32.
 """
 
+import gc
 import pickle
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from tinygpt.config import ModelConfig, RopeScalingConfig, require
 from tinygpt.weights.names import require_shapes
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader
     from torch import Tensor
 
 TYPES = (
@@ -79,45 +79,37 @@ class GGUFFile:
             message = str(error)
             raise ValueError(message if str(path) in message else f"{path}: {message}") from None
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """All values by their keys; raises as ``_contents`` does."""
+        return self._contents[0]
+
+    @property
+    def stored(self) -> dict[str, "_Stored"]:
+        """Where each tensor is in the file, by its name there."""
+        return self._contents[1]
+
     @cached_property
-    def reader(self) -> "GGUFReader":
-        """The file, mapped. Raises ValueError for one that is no GGUF file, or cut short."""
+    def _contents(self) -> tuple[dict[str, Any], dict[str, "_Stored"]]:
+        """What is in the file. Raises ValueError for one that is no GGUF file, or cut short.
+
+        The package's reader has an array object for every token, more than a hundred megabytes. So
+        it is dropped, and what was read is made anew after that: between the arrays it would keep
+        Python from giving the memory back.
+        """
         try:
-            from gguf import GGUFReader
+            packed = pickle.dumps(_read(self.path))
         except ImportError:
             raise ValueError(
                 f"{self.path}: reading it needs the package gguf; pip install 'tinygpt[gguf]'"
             ) from None
-        try:
-            reader = GGUFReader(self.path)
-            for tensor in reader.tensors:  # of a file that is cut short the last ones are
-                end = tensor.data_offset + tensor.n_bytes
-                require(end <= reader.data.nbytes, f"tensor {tensor.name} ends beyond the file")
         except Exception as error:  # the package raises whatever it stumbles over
-            raise self._unreadable(error) from None
-        return reader
-
-    def _unreadable(self, error: Exception) -> ValueError:
-        return ValueError(
-            f"{self.path}: cannot be read ({type(error).__name__}: {str(error)[:120]}); it is cut "
-            "short or not a GGUF file: fetch it again"
-        )
-
-    @cached_property
-    def metadata(self) -> dict[str, Any]:
-        """All values by their keys.
-
-        The reader has an array object for every token, more than a hundred megabytes. They are
-        dropped, and the values are made anew after that: between the arrays they would keep
-        Python from giving the memory back.
-        """
-        fields = self.reader.fields
-        try:
-            packed = pickle.dumps({key: field.contents() for key, field in fields.items()})
-        except Exception as error:
-            raise self._unreadable(error) from None
-        fields.clear()
-        found: dict[str, Any] = pickle.loads(packed)
+            raise ValueError(
+                f"{self.path}: cannot be read ({type(error).__name__}: {str(error)[:120]}); it is "
+                "cut short or not a GGUF file: fetch it again"
+            ) from None
+        gc.collect()
+        found: tuple[dict[str, Any], dict[str, _Stored]] = pickle.loads(packed)
         return found
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -157,12 +149,11 @@ class GGUFFile:
         for key in ("attention.value_length", "rope.dimension_count"):
             other = size(key, head_dim)
             require(other == head_dim, f"{name}.{key}={other}: only {head_dim} is supported")
-        tensors = {tensor.name: tensor for tensor in self.reader.tensors}
-        embedding = tensors.get("token_embd.weight")
+        embedding = self.stored.get("token_embd.weight")
         require(embedding is not None, "missing token_embd.weight")
         known = ARCHITECTURES[name]
         return ModelConfig(
-            vocab_size=int(embedding.shape[1]),  # type: ignore[union-attr]
+            vocab_size=embedding.shape[0],  # type: ignore[union-attr]
             context_length=context,
             n_layers=size("block_count"),
             d_model=width,
@@ -173,7 +164,7 @@ class GGUFFile:
             rope_base=float(self.value(f"{name}.rope.freq_base", 10_000.0)),
             rope_scaling=self._rope_scaling(head_dim),
             norm_eps=float(str(np.float32(self.value(f"{name}.attention.layer_norm_rms_epsilon")))),
-            tie_embeddings="output.weight" not in tensors,
+            tie_embeddings="output.weight" not in self.stored,
             qkv_bias=bool(known.get("qkv_bias", False)),
             qk_norm=bool(known.get("qk_norm", False)),
             no_rope_every=int(known.get("no_rope_every", 0)),
@@ -192,13 +183,13 @@ class GGUFFile:
         )
         require(magnitude == 1.0, f"{rope}.scaling.attn_factor={magnitude:g}: only 1 is supported")
         scaled = kind == "linear" and factor != 1.0
-        factors = [t for t in self.reader.tensors if t.name == ROPE_FACTORS]
+        factors = self.stored.get(ROPE_FACTORS)
         if factors:
             require(
                 not scaled,
                 f"{rope}.scaling.factor={factor:g}: only 1 is supported beside {ROPE_FACTORS}",
             )
-            return self._llama3(np.asarray(factors[0].data, dtype=np.float32), head_dim)
+            return self._llama3(self._data(factors).astype(np.float32), head_dim)
         return RopeScalingConfig(kind="linear", factor=factor) if scaled else RopeScalingConfig()
 
     def _llama3(
@@ -232,12 +223,12 @@ class GGUFFile:
         format is not read.
         """
         found, unread = {}, set[str]()
-        for tensor in self.reader.tensors:
-            if tensor.name == ROPE_FACTORS:
+        for name, tensor in self.stored.items():
+            if name == ROPE_FACTORS:
                 continue
-            found[_name(tensor.name)] = [int(size) for size in reversed(tensor.shape.tolist())]
-            if tensor.tensor_type.name not in TYPES:
-                unread.add(tensor.tensor_type.name)
+            found[_name(name)] = list(tensor.shape)
+            if tensor.kind not in TYPES:
+                unread.add(tensor.kind)
         require_shapes(model or self.model, found, self.path)
         require(
             not unread,
@@ -271,20 +262,61 @@ class GGUFFile:
     def tensors(self) -> Iterator[tuple[str, "Tensor"]]:
         """Each tensor in fp32."""
         import torch
-        from gguf import dequantize
+        from gguf import GGMLQuantizationType, dequantize
 
         heads = {"attn_q": self.model.n_heads, "attn_k": self.model.n_kv_heads}
         permuted = ARCHITECTURES[self.architecture]["permuted"]
-        for tensor in self.reader.tensors:
-            if tensor.name == ROPE_FACTORS:
+        for name, tensor in self.stored.items():
+            if name == ROPE_FACTORS:
                 continue
-            shape = [int(size) for size in reversed(tensor.shape.tolist())]
-            values = dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+            kind = GGMLQuantizationType[tensor.kind]
+            values = dequantize(self._data(tensor), kind).reshape(tensor.shape)
             weight = torch.from_numpy(np.array(values, dtype=np.float32))
-            kind = tensor.name.split(".")[-2]
-            if permuted and kind in heads:
-                weight = _halves(weight, heads[kind])
-            yield _name(tensor.name), weight
+            part = name.split(".")[-2]
+            if permuted and part in heads:
+                weight = _halves(weight, heads[part])
+            yield _name(name), weight
+
+    def _data(self, tensor: "_Stored") -> np.ndarray[Any, Any]:
+        """A tensor as it is stored, mapped from the file."""
+        whole = np.memmap(self.path, mode="r")
+        part = whole[tensor.start : tensor.start + tensor.nbytes]
+        return part.view(tensor.dtype).reshape(tensor.held)
+
+
+class _Stored(NamedTuple):
+    """A tensor in a file."""
+
+    shape: tuple[int, ...]
+    """Its sizes as torch has them, the outputs of a matrix first."""
+    kind: str
+    """Its number format, such as Q4_1."""
+    start: int
+    nbytes: int
+    dtype: str
+    """numpy's name for what is stored: numbers, or the bytes of quantised ones."""
+    held: tuple[int, ...]
+    """The shape of what is stored."""
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, _Stored]]:
+    """The metadata and the tensors' places; raises whatever the package gguf stumbles over."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(path)
+    stored = {}
+    for tensor in reader.tensors:  # of a file that is cut short the last ones are
+        start, nbytes = int(tensor.data_offset), int(tensor.n_bytes)
+        require(start + nbytes <= reader.data.nbytes, f"tensor {tensor.name} ends beyond the file")
+        stored[tensor.name] = _Stored(
+            shape=tuple(int(size) for size in reversed(tensor.shape.tolist())),
+            kind=tensor.tensor_type.name,
+            start=start,
+            nbytes=nbytes,
+            dtype=tensor.data.dtype.str,
+            held=tensor.data.shape,
+        )
+    return {key: field.contents() for key, field in reader.fields.items()}, stored
 
 
 def _halves(rows: "Tensor", heads: int) -> "Tensor":
