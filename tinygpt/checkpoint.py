@@ -58,7 +58,7 @@ def load_model(path: Path, config: ModelConfig, dtype: torch.dtype = torch.float
     model = _empty_model(config, dtype)
     parameters, places = dict(model.named_parameters()), _places(config)
     bad: dict[str, int] = {}
-    head = embedding = None
+    head = None
     with torch.no_grad():
         for name, read in checkpoint.tensors():
             tensor = read.to(model.dtype)
@@ -67,17 +67,16 @@ def load_model(path: Path, config: ModelConfig, dtype: torch.dtype = torch.float
                 bad[name] = int((~tensor.isfinite()).sum())
             if name in places:
                 put(parameters, places[name].name, tensor, places[name].rows)
-            if config.tie_embeddings and name == "lm_head.weight":
-                head = tensor
-            if config.tie_embeddings and name == "model.embed_tokens.weight":
-                embedding = tensor
+            elif name == "lm_head.weight":
+                head = round_to_int8(tensor) if model.integers else tensor
     if bad:
         raise ValueError(
             f"{path}: {sum(bad.values()):,} of {config.n_parameters:,} weights are NaN or "
             f"infinite, first in {next(iter(bad))}; the file is damaged, or training went wrong: "
             "fetch it again, or train with a lower train.lr"
         )
-    if head is not None and embedding is not None and not torch.equal(head, embedding):
+    # The embedding is the first of the weights.
+    if head is not None and not torch.equal(head, next(weights(model))[1]):
         raise ValueError(
             f"{path}: lm_head.weight is not the embedding, and the model ties them; "
             "set model.tie_embeddings=false (tie_word_embeddings in config.json)"

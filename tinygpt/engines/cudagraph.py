@@ -128,8 +128,8 @@ class CudaGraphEngine(Engine):
         model: GPT, precision: PrecisionConfig, batch: int, *, may_compile: bool, report: Report
     ) -> Iterator[Multiply]:
         """On a GPU, torch's products in one recorded launch."""
-        pairs = step_products(model, batch)
-        if model.device.type != "cuda" or not pairs:
+        pairs = step_products(model, batch) if model.device.type == "cuda" else []
+        if not pairs:
             return
 
         def linear() -> list[Tensor]:

@@ -112,7 +112,7 @@ def options() -> dict[str, Any]:
     Precompiled headers are always put into the system's temporary folder, so they are turned off if
     its path has a space in it. On AVX2, Inductor's code copies a vector of integers before it loads
     it. GCC copies in two halves, and the load then has to wait until both have reached the cache,
-    unless it is told to copy 32 bytes at once: five to nine times as fast in int8 (EPYC, Zen 3).
+    unless it is told to copy 32 bytes at once. results/compiled_engine.md says what that gains.
     """
     from torch._inductor import config
 

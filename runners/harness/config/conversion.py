@@ -24,7 +24,8 @@ from omegaconf.errors import (
 
 from runners.harness.config import checkpoints, grammar, hub, paths
 from runners.harness.config.grammar import hint
-from runners.harness.config.nested import as_before, flatten
+from runners.harness.config.nested import flatten
+from runners.harness.config.older import as_before
 from runners.harness.config.paths import (
     absolute,
     conf_dir,

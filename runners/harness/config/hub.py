@@ -27,8 +27,6 @@ _BESIDE_WEIGHTS = [
     INDEX,
     "tokenizer.json",
     "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.json",
     "chat_template.jinja",
 ]
 """What is fetched before the weights, if a repository has it. Pickles never are."""

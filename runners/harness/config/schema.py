@@ -131,10 +131,6 @@ class TextPromptConfig:
         return prompts.typed(self.text) if self.file is None else prompts.from_file(self.file)
 
 
-ADDED_TO_PROMPT = ("special", "chat")
-"""Fields that configs of older results lack; their defaults say what was done without them."""
-
-
 @dataclass(kw_only=True)
 class PromptConfig(TextPromptConfig):
     """What every row starts from: a text, the text of a file, or random ids if neither is given."""

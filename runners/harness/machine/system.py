@@ -74,7 +74,7 @@ def cpu_quota() -> float | None:
 def give_back_memory() -> None:
     """Collect garbage, and return free memory to the system where the C library keeps it (glibc).
 
-    With as many modules as a run imports it takes a tenth of a second.
+    With as many modules as a run imports, that takes 0.1 to 0.2 s.
     """
     gc.collect()
     if platform.libc_ver()[0] == "glibc":

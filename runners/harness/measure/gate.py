@@ -29,8 +29,10 @@ since its reference has the same rounded weights and computes in fp32."""
 BF16_TOLERANCE = 0.05
 """The same in bf16, as a share of the reference's largest logit. The reference has the same rounded
 weights, so only the order of additions differs: 1 to 2 %. A wrong mask or position gives 60 %."""
+ROWS_AT_ONCE = 8
+"""The most rows that go through the reference at a time."""
 TOKENS_AT_ONCE = 4096
-"""Tokens that go through the reference at a time, or else those of one row."""
+"""The most tokens that do so, unless a single row has more."""
 LOGITS_BYTES = 2**28
 """The most that the logits to compare may take. A large batch over a large vocabulary is compared
 at fewer positions, evenly spread."""
@@ -108,7 +110,7 @@ def needed_bytes(
 
 
 def _rows_at_once(batch: int, tokens: int) -> int:
-    return min(batch, max(1, TOKENS_AT_ONCE // tokens))
+    return min(batch, ROWS_AT_ONCE, max(1, TOKENS_AT_ONCE // tokens))
 
 
 def _most_compared(batch: int, vocab_size: int) -> int:

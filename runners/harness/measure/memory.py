@@ -54,10 +54,8 @@ def needed_bytes(config: BenchConfig | SampleConfig) -> Needed:
     plan = engine_plan(config, prompt)
     cached, values = config.cache.kind != "none", config.precision.bytes_per_value
     cache = cost.kv_cache_bytes(model, plan.batch, engine.cache_positions(plan), values)
-    integers = engine.holds_integers(config.cache)
-    held = cost.held_weights_bytes(model, config.precision, integers=integers)
-    weights = held + engine.copied_weights_bytes(plan)
-    made = held + _making_bytes(config)
+    weights = _held_weights_bytes(config) + engine.copied_weights_bytes(plan)
+    made = made_weights_bytes(config)
     return Needed(
         weights=weights,
         cache=cache if cached else 0,
@@ -75,10 +73,15 @@ def _prompt_bytes(config: BenchConfig | SampleConfig) -> tuple[int, int]:
     return max(sizes), _BYTES_OF_AN_ID * sum(sizes)
 
 
-def _making_bytes(config: RunConfig) -> int:
-    """Bytes for the largest matrix while it is drawn or read, beside the weights themselves."""
+def _held_weights_bytes(config: BenchConfig | SampleConfig) -> int:
+    integers = engine_class(config.engine.kind).holds_integers(config.cache)
+    return cost.held_weights_bytes(config.model, config.precision, integers=integers)
+
+
+def made_weights_bytes(config: BenchConfig | SampleConfig) -> int:
+    """Host bytes while weights are made: all of them, and draws for or copies of the largest."""
     widest = max(outputs * inputs for outputs, inputs in config.model.matrices)
-    return 4 * widest * (3 if config.checkpoint == "none" else 2)
+    return _held_weights_bytes(config) + 4 * widest * (3 if config.checkpoint == "none" else 2)
 
 
 def _work_bytes(config: BenchConfig | SampleConfig, plan: EnginePlan, prompt: int) -> int:
@@ -119,7 +122,7 @@ def memory_shortage(config: BenchConfig | SampleConfig, device: torch.device) ->
         "ids": needed.ids,
     }
     if device.type == "cuda":  # weights and prompts are made on the host
-        on_host = {"weights": needed.weights + _making_bytes(config), "ids": needed.ids}
+        on_host = {"weights": made_weights_bytes(config), "ids": needed.ids}
         return _shortage(config, on_host, system.available_bytes()) or _shortage(
             config, parts, torch.cuda.mem_get_info()[0]
         )

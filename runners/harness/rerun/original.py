@@ -10,9 +10,10 @@ import yaml
 from runners.harness.config.commands import command
 from runners.harness.config.conversion import from_dict, to_dict
 from runners.harness.config.nested import flatten
+from runners.harness.config.older import ADDED_KEYS
 from runners.harness.config.paths import absolute, config_groups, group_options
 from runners.harness.config.presets import option_values
-from runners.harness.config.schema import ADDED_TO_PROMPT, TrackingConfig
+from runners.harness.config.schema import TrackingConfig
 from runners.harness.config.text_files import read_utf8
 from runners.harness.config.words import Word, parse_words
 from runners.harness.errors import UsageError, first_line
@@ -20,14 +21,9 @@ from runners.harness.store.disk import read_rows
 from runners.harness.store.find import StoredCell
 from runners.harness.store.records import CELL, CellRecord, UnreadableRecordError, read_json
 from runners.harness.store.tracking import TrackingError
-from tinygpt.config import ADDED_TO_MODEL
 
 _TELLING = {"bench": "timing", "sample": "stop", "verify": "fault"}
 """For each kind, a part of the config that only runs of this kind have."""
-_ADDED = (
-    *(f"model.{name}" for name in ADDED_TO_MODEL),
-    *(f"prompt.{name}" for name in ADDED_TO_PROMPT),
-)
 _ABOUT_A_COMMAND = ("tracking", "hydra", "resume", "plan")
 """Parts of a config that belong to the command and not to the run."""
 
@@ -175,7 +171,7 @@ def changed_config(
         for key, value in before.items()
         if key not in stored
         and key not in changed
-        and not key.startswith(_ADDED)
+        and not key.startswith(ADDED_KEYS)
         and key.split(".")[0] not in _ABOUT_A_COMMAND
     }
     values["tracking"] = to_dict(tracking)

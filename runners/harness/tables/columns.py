@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from runners.harness.config.nested import without_added
+from runners.harness.config.older import without_added
 from runners.harness.terminal import three_digits
 
 APPROXIMATE = " (approximate)"

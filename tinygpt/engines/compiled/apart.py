@@ -10,9 +10,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from warnings import simplefilter
 
 import torch
@@ -25,23 +24,29 @@ _REFUSED, _NO_MEMORY = 3, 4
 MemoryError. Any other one than 0 is an error that was not expected."""
 
 
-def compile_package(
-    module: nn.Module,
-    example: tuple[Tensor, ...],
-    dynamic: tuple[Any, ...],
-    options: dict[str, Any],
-    path: Path,
-) -> int:
-    """Write a package of ``module`` to ``path``; returns the most bytes that the process took.
+class Job(NamedTuple):
+    """What is to be compiled."""
+
+    module: nn.Module
+    example: tuple[Tensor, ...]
+    """Inputs of the module."""
+    dynamic: tuple[Any, ...]
+    """The dimensions of ``example`` that may vary, as torch.export takes it; () for none."""
+    options: dict[str, Any]
+    """Options for Inductor."""
+
+
+def compile_package(job: Job, path: Path) -> int:
+    """Write a package of ``job`` to ``path``; returns the most bytes that the process took.
 
     Raises ValueError, one line, if the module or the machine is the reason that it fails.
     """
-    job = io.BytesIO()
-    _Pickler(job).dump((module, example, dynamic, options, path, torch.get_num_threads()))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    told = io.BytesIO()
+    _Pickler(told).dump((job, path, torch.get_num_threads()))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     done = subprocess.run(
         [sys.executable, "-m", __name__],
-        input=job.getvalue(),
+        input=told.getvalue(),
         capture_output=True,
         check=False,
         env=environment,
@@ -58,15 +63,14 @@ def compile_package(
 
 
 def _main() -> int:
-    """Compile the module that is on standard input."""
+    """Compile the job that is on standard input."""
     simplefilter("ignore")  # torch warns about its own code
-    job = _Unpickler(io.BytesIO(sys.stdin.buffer.read())).load()
-    module, example, dynamic, options, path, threads = job
+    job, path, threads = _Unpickler(io.BytesIO(sys.stdin.buffer.read())).load()
     torch.set_num_threads(threads)
     toolchain.has_tiles()  # asks the system for them, as each process has to
     try:
         with torch.no_grad(), toolchain.readable_errors("engine=compiled"):
-            _compile(module, example, dynamic, options, path)
+            _compile(job, path)
         print(_peak_bytes())
     except (ValueError, MemoryError, torch.OutOfMemoryError) as error:
         print(str(error).replace("\n", " "), file=sys.stderr)
@@ -84,17 +88,11 @@ def _peak_bytes() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def _compile(
-    module: nn.Module,
-    example: Sequence[Tensor],
-    dynamic: tuple[Any, ...],
-    options: dict[str, Any],
-    path: Path,
-) -> None:
+def _compile(job: Job, path: Path) -> None:
     from torch._inductor import aoti_compile_and_package
 
-    program = torch.export.export(module, tuple(example), dynamic_shapes=dynamic or None)
-    aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
+    program = torch.export.export(job.module, job.example, dynamic_shapes=job.dynamic or None)
+    aoti_compile_and_package(program, package_path=str(path), inductor_configs=job.options)
 
 
 class _Pickler(pickle.Pickler):

@@ -64,7 +64,7 @@ def load(
         report("compile")
         start = perf_counter()
         options = OPTIONS | (tiles.OPTIONS if tiled else {}) | toolchain.options()
-        peak = _compile(module, tuple(example), tuple(dynamic), options, path)
+        peak = _compile(apart.Job(module, tuple(example), tuple(dynamic), options), path)
         seconds = perf_counter() - start
         compile_times.add(_part(module, example, path), seconds)
     try:
@@ -94,13 +94,7 @@ def _lent(tensor: Tensor) -> Tensor:
     return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _compile(
-    module: nn.Module,
-    example: tuple[Tensor, ...],
-    dynamic: tuple[Any, ...],
-    options: dict[str, Any],
-    path: Path,
-) -> int:
+def _compile(job: apart.Job, path: Path) -> int:
     if reason := toolchain.unwritable(path.parent):
         raise ValueError(
             f"{path.parent}: compiled code cannot be kept there ({reason}); set TINYGPT_CACHE to a "
@@ -110,7 +104,7 @@ def _compile(
         raise ValueError(reason)
     with TemporaryDirectory(dir=path.parent) as folder:
         new = Path(folder) / path.name
-        peak = apart.compile_package(module, example, dynamic, options, new)
+        peak = apart.compile_package(job, new)
         new.replace(path)
     return peak
 
